@@ -1,0 +1,295 @@
+"""The guest protocol (docs/reference/guest-protocol.md): frame types, START and FILE payloads, and their answers.
+
+Encoders are for the node, decoders for what the guest says. The decoders raise FrameError on anything malformed;
+the node then closes the link, since it no longer knows what the agent means.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum, IntFlag
+
+from bellglass.wire import tlv
+from bellglass.wire.frames import MAX_DATA, FrameError, encode
+
+PROTOCOL = 1
+WINDOW_BYTES = 256 * 1024
+STDIN, STDOUT, STDERR = 0, 1, 2
+FLAG_DESCRIPTOR = 1  # on START: one descriptor rides on the frame's first byte
+FLAG_MORE = 2  # on START: the payload goes on in the next START frame of the stream
+MAX_START_BYTES = 2 * 1024 * 1024
+_OFFSET = struct.Struct("<Q")
+
+
+class GuestType(IntEnum):
+    HELLO = 1
+    WELCOME = 2
+    PING = 3
+    PONG = 4
+    START = 16
+    STARTED = 17
+    DATA = 18
+    ACK = 19
+    EOF = 20
+    SIGNAL = 21
+    EXIT = 22
+    FAILED = 23
+    RELEASE = 24
+    ABORT = 25
+    FILE = 32
+    RESULT = 33
+
+
+class StartFlag(IntFlag):
+    STDIN_OPEN = 1
+    USER_ENV = 2
+    CREATE_CWD = 4
+
+
+class FileOp(IntEnum):
+    READ = 1
+    WRITE = 2
+    LIST = 3
+    STAT = 4
+    MKDIR = 5
+    MOVE = 6
+    REMOVE = 7
+    ARCHIVE_OUT = 8
+    ARCHIVE_IN = 9
+    SYNC = 10
+
+
+class FileFlag(IntFlag):
+    PARENTS = 1
+    IN_PLACE = 2
+    OVERWRITE = 4
+    RECURSIVE = 8
+    NO_FOLLOW = 16
+    EXCLUSIVE = 32
+    TRUNCATE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    protocol: int
+    features: int
+    boot_id: bytes
+    epoch: int
+    version: str
+    machine: str
+    streams: dict[int, int]
+    """Streams that the agent still holds, by id: the kind (16 START, 32 FILE)."""
+
+
+@dataclass(frozen=True, slots=True)
+class GuestExit:
+    exit_code: int | None
+    signal: int | None
+    user_cpu_us: int
+    system_cpu_us: int
+    peak_rss_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class GuestFailure:
+    stage: str
+    errno: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """What the guest's kernel says of one path. Names are the guest's bytes, with surrogate escapes."""
+
+    name: str
+    type: str
+    mode: int
+    uid: int
+    gid: int
+    size: int
+    mtime_ns: int
+    allocated_bytes: int
+    target: str | None
+    inode: int
+    user: str
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class FileResult:
+    entry: Stat | None
+    bytes: int
+    created: bool
+    truncated: bool
+
+
+def encode_start(
+    stream: int,
+    *,
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    cwd: str,
+    user: str,
+    flags: StartFlag,
+    execution_id: str,
+    oom_score_adj: int = 500,
+    umask: int = 0o022,
+    descriptor: bool = False,
+) -> list[bytes]:
+    """START as one or more frames; a descriptor, if any, must be sent with the first byte of the first one."""
+    payload = b"".join(
+        [tlv.put(1, arg) for arg in argv]
+        + [tlv.put(2, f"{key}={value}") for key, value in env.items()]
+        + [tlv.put(3, cwd), tlv.put(4, user), tlv.put(5, int(flags)), tlv.put(6, oom_score_adj)]
+        + [tlv.put(7, umask), tlv.put(8, execution_id)]
+    )
+    if len(payload) > MAX_START_BYTES:
+        raise FrameError(f"a START of {len(payload)} bytes is over {MAX_START_BYTES}")
+    pieces = [payload[i : i + MAX_DATA] for i in range(0, len(payload), MAX_DATA)]
+    frames = []
+    for index, piece in enumerate(pieces):
+        bits = FLAG_DESCRIPTOR if descriptor and index == 0 else 0
+        bits |= FLAG_MORE if index < len(pieces) - 1 else 0
+        frames.append(encode(GuestType.START, stream, piece, flags=bits))
+    return frames
+
+
+def encode_file(
+    stream: int,
+    operation: FileOp,
+    path: str,
+    *,
+    user: str,
+    base: str,
+    second_path: str | None = None,
+    flags: FileFlag = FileFlag(0),
+    mode: int | None = None,
+    offset: int | None = None,
+    length: int | None = None,
+    max_bytes: int | None = None,
+    max_entries: int | None = None,
+    expected_bytes: int | None = None,
+) -> bytes:
+    fields = [tlv.put(1, int(operation)), tlv.put(2, path), tlv.put(4, base), tlv.put(5, user), tlv.put(6, int(flags))]
+    optional = {3: second_path, 7: mode, 8: offset, 9: length, 10: max_bytes, 11: max_entries, 12: expected_bytes}
+    fields += [tlv.put(tag, value) for tag, value in optional.items() if value is not None]
+    return encode(GuestType.FILE, stream, b"".join(fields))
+
+
+def encode_welcome(hostname: str) -> bytes:
+    return encode(GuestType.WELCOME, 0, tlv.put(1, PROTOCOL) + tlv.put(2, 0) + tlv.put(3, hostname))
+
+
+def encode_data(stream: int, channel: int, offset: int, data: bytes | memoryview) -> bytes:
+    return encode(GuestType.DATA, stream, b"".join((_OFFSET.pack(offset), data)), channel=channel)
+
+
+def encode_ack(stream: int, channel: int, offset: int) -> bytes:
+    return encode(GuestType.ACK, stream, _OFFSET.pack(offset), channel=channel)
+
+
+def encode_eof(stream: int, channel: int, offset: int) -> bytes:
+    return encode(GuestType.EOF, stream, _OFFSET.pack(offset), channel=channel)
+
+
+def encode_signal(stream: int, signal: int, *, whole_tree: bool = True) -> bytes:
+    return encode(GuestType.SIGNAL, stream, tlv.put(1, signal) + tlv.put(2, 0 if whole_tree else 1))
+
+
+def encode_release(stream: int) -> bytes:
+    return encode(GuestType.RELEASE, stream)
+
+
+def encode_abort(stream: int) -> bytes:
+    return encode(GuestType.ABORT, stream)
+
+
+def decode_offset(payload: bytes | memoryview) -> tuple[int, memoryview]:
+    """The offset at the head of DATA, ACK and EOF, and what follows."""
+    if len(payload) < _OFFSET.size:
+        raise FrameError(f"an offset of {len(payload)} bytes")
+    return _OFFSET.unpack_from(payload)[0], memoryview(payload)[_OFFSET.size :]
+
+
+def decode_hello(payload: bytes | memoryview) -> Hello:
+    fields = tlv.parse(payload)
+    streams: dict[int, int] = {}
+    for raw in fields.get(7, [])[:4096]:
+        if len(raw) != 5:
+            raise FrameError("a live stream that is not 5 bytes")
+        streams[int.from_bytes(raw[:4], "little")] = raw[4]
+    return Hello(
+        protocol=tlv.number(fields, 1, 0) or 0,
+        features=tlv.number(fields, 2, 0) or 0,
+        boot_id=fields.get(3, [b""])[-1][:16],
+        epoch=tlv.number(fields, 4, 0) or 0,
+        version=tlv.text(fields, 5, limit=64),
+        machine=tlv.text(fields, 6, limit=64),
+        streams=streams,
+    )
+
+
+def decode_exit(payload: bytes | memoryview) -> GuestExit:
+    fields = tlv.parse(payload)
+    code, signal = tlv.number(fields, 1), tlv.number(fields, 2)
+    if (code is None) == (signal is None):
+        raise FrameError("EXIT needs an exit code or a signal, and not both")
+    if (code is not None and code > 255) or (signal is not None and not 1 <= signal <= 64):
+        raise FrameError(f"EXIT with code {code}, signal {signal}")
+    return GuestExit(
+        exit_code=code,
+        signal=signal,
+        user_cpu_us=tlv.number(fields, 3, 0) or 0,
+        system_cpu_us=tlv.number(fields, 4, 0) or 0,
+        peak_rss_bytes=tlv.number(fields, 5, 0) or 0,
+    )
+
+
+def decode_failure(payload: bytes | memoryview) -> GuestFailure:
+    fields = tlv.parse(payload)
+    return GuestFailure(
+        stage=tlv.text(fields, 1, limit=64),
+        errno=min(tlv.number(fields, 2, 0) or 0, 4095),
+        message=tlv.text(fields, 3, limit=8192),
+    )
+
+
+def decode_pid(payload: bytes | memoryview) -> int:
+    pid = tlv.number(tlv.parse(payload), 1, 0) or 0
+    if not 0 < pid < 2**31:
+        raise FrameError(f"STARTED with pid {pid}")
+    return pid
+
+
+def decode_stat(payload: bytes | memoryview) -> Stat:
+    fields = tlv.parse(payload)
+    kind = fields.get(2, [b"?"])[-1][:1].decode("ascii", "replace")
+    if kind not in "fdlpscb":
+        raise FrameError(f"a stat record of type {kind!r}")
+    raw_mtime = (tlv.number(fields, 7, 0) or 0) & (2**64 - 1)
+    return Stat(
+        name=tlv.text(fields, 1, limit=8192),
+        type=kind,
+        mode=(tlv.number(fields, 3, 0) or 0) & 0o7777,
+        uid=(tlv.number(fields, 4, 0) or 0) & 0xFFFFFFFF,
+        gid=(tlv.number(fields, 5, 0) or 0) & 0xFFFFFFFF,
+        size=tlv.number(fields, 6, 0) or 0,
+        mtime_ns=raw_mtime - 2**64 if raw_mtime >= 2**63 else raw_mtime,
+        allocated_bytes=tlv.number(fields, 8, 0) or 0,
+        target=tlv.text(fields, 9, limit=8192) if 9 in fields else None,
+        inode=tlv.number(fields, 10, 0) or 0,
+        user=tlv.text(fields, 11, limit=256),
+        group=tlv.text(fields, 12, limit=256),
+    )
+
+
+def decode_result(payload: bytes | memoryview) -> FileResult:
+    fields = tlv.parse(payload)
+    return FileResult(
+        entry=decode_stat(fields[1][-1]) if 1 in fields else None,
+        bytes=tlv.number(fields, 2, 0) or 0,
+        created=bool(tlv.number(fields, 3, 0)),
+        truncated=bool(tlv.number(fields, 4, 0)),
+    )
