@@ -1,0 +1,69 @@
+"""Where an installation keeps its things: the data folder's layout, in one place.
+
+    <data_dir>/
+      bellglass.toml        settings, world-readable, no secret
+      installation.json     {"id", "created_at", "version"}
+      lock                  held (flock) by the supervisor
+      admin.key             the admin key, 0600, for `bellglass keys`
+      server/               0700, server's uid: bellglass.db, admin_key.sha256, link.secret
+      node/                 0700, node's uid: journal.db, executions/<sandbox>/, inputs/<sandbox>/, link.secret
+      sandboxes/<id>/       made by the helper, root's: disk.img, agent/ (the socket's folder), bundle/, files/
+      run/                  0755: link/node.sock (node's uid, group of the server's), lxcfs/, runc/, *.pid, supervisor.json
+      logs/                 server.log node.log helper.log supervisor.log
+
+The cache folder (templates, blank disks) is shared by all installations of a host: `BELLGLASS_CACHE`, by default
+/var/cache/bellglass for root and ~/.cache/bellglass for others.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class DataDir:
+    root: Path
+
+    settings_file = property(lambda self: self.root / "bellglass.toml")
+    installation_file = property(lambda self: self.root / "installation.json")
+    lock_file = property(lambda self: self.root / "lock")
+    admin_key_file = property(lambda self: self.root / "admin.key")
+    server_dir = property(lambda self: self.root / "server")
+    database_file = property(lambda self: self.server_dir / "bellglass.db")
+    admin_hash_file = property(lambda self: self.server_dir / "admin_key.sha256")
+    server_secret_file = property(lambda self: self.server_dir / "link.secret")
+    node_dir = property(lambda self: self.root / "node")
+    journal_file = property(lambda self: self.node_dir / "journal.db")
+    executions_dir = property(lambda self: self.node_dir / "executions")
+    inputs_dir = property(lambda self: self.node_dir / "inputs")
+    node_secret_file = property(lambda self: self.node_dir / "link.secret")
+    sandboxes_dir = property(lambda self: self.root / "sandboxes")
+    run_dir = property(lambda self: self.root / "run")
+    link_dir = property(lambda self: self.run_dir / "link")
+    node_socket = property(lambda self: self.link_dir / "node.sock")
+    lxcfs_dir = property(lambda self: self.run_dir / "lxcfs")
+    runc_root = property(lambda self: self.run_dir / "runc")
+    supervisor_file = property(lambda self: self.run_dir / "supervisor.json")
+    logs_dir = property(lambda self: self.root / "logs")
+
+    def sandbox_dir(self, sandbox_id: str) -> Path:
+        return self.sandboxes_dir / sandbox_id
+
+    def agent_dir(self, sandbox_id: str) -> Path:
+        return self.sandbox_dir(sandbox_id) / "agent"
+
+
+def default_data_dir() -> Path:
+    if os.geteuid() == 0:
+        return Path("/var/lib/bellglass")
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share") / "bellglass"
+
+
+def cache_dir() -> Path:
+    if named := os.environ.get("BELLGLASS_CACHE"):
+        return Path(named)
+    if os.geteuid() == 0:
+        return Path("/var/cache/bellglass")
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bellglass"

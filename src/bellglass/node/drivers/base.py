@@ -1,0 +1,112 @@
+"""The driver contract: bring a machine up, hand over a stream to its guest agent, take it down.
+
+Exec, files, logs and limits are written once above it, so a driver is small. A driver is found by its name in
+`drivers.DRIVERS`. Every driver, the fake one included, passes the same conformance suite (bellglass.testing).
+"""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from bellglass.model import TierReport
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A built template: its digest, and the folder `<templates_dir>/<name>-<digest[:16]>/` that holds `rootfs/`."""
+
+    name: str
+    digest: str
+    path: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineSpec:
+    """What to start. Ids and numbers only: a driver builds every path and argv itself."""
+
+    sandbox_id: str
+    generation: int
+    template: Template
+    cpus: float
+    cpu_ids: tuple[int, ...]
+    """The host's CPUs that the machine may run on; as many as `cpus`, rounded up."""
+    memory_bytes: int
+    disk_bytes: int
+    inodes: int
+    pids: int
+    has_inputs: bool
+    """`<data_dir>/node/inputs/<id>/` is to appear read-only under /inputs."""
+
+
+class Groups(Protocol):
+    """The cgroups of a machine's executions, where the host can reach them (not in VMs, not under gVisor)."""
+
+    def make(self, execution_id: str) -> int:
+        """A group for one execution; answers a descriptor of its cgroup.procs, open for writing, O_CLOEXEC. The caller closes it."""
+
+    def kill(self, execution_id: str) -> None:
+        """SIGKILL to all in the group (`cgroup.kill`). A group that is gone is success."""
+
+    async def wait_empty(self, execution_id: str, deadline: float) -> bool:
+        """Until no process is left (True), or the loop time `deadline` has passed (False)."""
+
+    def remove(self, execution_id: str) -> None:
+        """rmdir of an empty group; gone is success. Raises OSError(EBUSY) while processes are in it."""
+
+    def freeze(self, *, frozen: bool) -> None:
+        """All executions' groups, never the agent's."""
+
+    def oom_kills(self) -> int:
+        """How many processes of the machine the kernel has killed for memory since it started."""
+
+
+class Handle(Protocol):
+    """A machine that runs."""
+
+    sandbox_id: str
+    runtime: str
+    runtime_version: str
+    groups: Groups | None
+    passes_descriptors: bool
+    """Whether a descriptor can ride on the agent's stream (unix sockets: yes; virtio-serial: no)."""
+
+    def state(self) -> bytes:
+        """What `recover` needs to find the machine again: versioned and opaque, at most 64 KiB."""
+
+    async def connect(self, deadline: float) -> socket.socket:
+        """The next link to the guest agent: a connected non-blocking stream socket that the caller owns. The agent
+        dials again whenever its link ends, so this can be called again. Raises AgentLost at the deadline (loop time)."""
+
+    async def wait(self) -> str:
+        """Until the machine is dead, by itself or not; answers what is known of the cause: `exited` or `oom`."""
+
+    async def destroy(self) -> None:
+        """Kill every process and return when they are dead; idempotent. Disks stay until `reclaim`."""
+
+    async def reclaim(self) -> None:
+        """Give back all that the machine had: mounts, loop devices, cgroups, uid range, disk, folders. Idempotent;
+        safe after a crash at any point of create, destroy or an earlier reclaim."""
+
+
+class Driver(Protocol):
+    name: str
+    tier: str
+
+    async def probe(self) -> TierReport:
+        """Really try: start the smallest thing that shows the tier works on this host."""
+
+    async def create(self, spec: MachineSpec) -> Handle:
+        """Start the machine; the agent may dial any moment. On failure nothing is left and the error is typed:
+        NoCapacity, SandboxFailed, NotSupported."""
+
+    async def recover(self, sandbox_id: str, state: bytes) -> Handle | None:
+        """The running machine after a restart of the node, or None if it is dead (then `reclaim_leftovers`)."""
+
+    async def reclaim_leftovers(self, sandbox_id: str) -> None:
+        """`reclaim` for a machine of which no handle exists: a create that a crash cut off, or a dead one."""
+
+    async def close(self) -> None:
+        """The node stops; machines go on."""

@@ -1,0 +1,113 @@
+"""The settings: one table. A value comes from the environment, else `<data_dir>/bellglass.toml`, else its default.
+
+`server.listen` is `listen` under `[server]` in the file and `BELLGLASS_SERVER_LISTEN` in the environment. Read once
+at start and passed on; nothing reads the environment later. An unknown key or a value of the wrong kind is an error.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bellglass.errors import InvalidRequest
+from bellglass.units import parse_duration, parse_size
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    name: str
+    parse: Callable[[Any, str], Any]
+    default: Any
+    help: str
+
+    @property
+    def env_name(self) -> str:
+        return "BELLGLASS_" + self.name.replace(".", "_").upper()
+
+
+def _string(value: Any, name: str) -> str:
+    if not isinstance(value, str) or "\0" in value:
+        raise InvalidRequest(f"{name}: {value!r} is not a string", details={"field": name})
+    return value
+
+
+def _count(value: Any, name: str) -> int:
+    try:
+        number = int(value)
+    except (TypeError, ValueError):
+        number = -1
+    if isinstance(value, (bool, float)) or number < 0:
+        raise InvalidRequest(f"{name}: {value!r} is not a whole number from 0", details={"field": name})
+    return number
+
+
+def _factor(value: Any, name: str) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = 0.0
+    if isinstance(value, bool) or not 0 < number <= 1000:
+        raise InvalidRequest(f"{name}: {value!r} is not a factor above 0", details={"field": name})
+    return number
+
+
+SETTINGS: tuple[Setting, ...] = (
+    Setting("server.listen", _string, "127.0.0.1", "address that the API listens on; loopback unless told"),
+    Setting("server.port", _count, 7300, "port of the API; 0 takes a free one"),
+    Setting("server.retention", parse_duration, 7 * 86400.0, "how long an ended sandbox stays readable"),
+    Setting("server.max_body", parse_size, 2**20, "most bytes of a JSON body"),
+    Setting("server.max_create_body", parse_size, 16 * 2**20, "most bytes of a create's body (it holds inputs)"),
+    Setting("server.max_file", parse_size, 64 * 2**30, "most bytes of one file or archive moved by the API"),
+    Setting("server.idempotency_retention", parse_duration, 86400.0, "how long an Idempotency-Key is remembered"),
+    Setting("node.driver", _string, "runc", "isolation driver: runc, crun (untested), or fake for tests"),
+    Setting("node.log_limit", parse_size, 64 * 2**20, "size of one execution's log ring"),
+    Setting("node.execution_retention", _count, 10_000, "finished executions kept per sandbox"),
+    Setting("node.max_executions", _count, 256, "executions that may run at once in one sandbox"),
+    Setting("node.max_cpus", _factor, 64.0, "most CPUs of one sandbox"),
+    Setting("node.memory_overcommit", _factor, 4.0, "sum of memory limits over the host's memory"),
+    Setting("node.disk_overcommit", _factor, 20.0, "sum of disk limits over the free disk"),
+    Setting("node.disk_reserve", parse_size, 2 * 2**30, "free bytes of the host's disk that creates leave alone"),
+    Setting("node.templates_dir", _string, "", "folder of built templates; default: templates/ of the cache folder"),
+)
+BY_NAME = {setting.name: setting for setting in SETTINGS}
+
+
+class Settings(Mapping[str, Any]):
+    """Settled values by dotted name."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = dict(values)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+    def __iter__(self) -> Any:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+def load(file: Path | None, environ: Mapping[str, str] = os.environ, overrides: Mapping[str, Any] | None = None) -> Settings:
+    """Settle every setting. Raises InvalidRequest naming the key (and for the file its path)."""
+    flat: dict[str, Any] = {}
+    if file is not None and file.exists():
+        try:
+            document = tomllib.loads(file.read_text())
+        except tomllib.TOMLDecodeError as error:
+            raise InvalidRequest(f"{file}: {error}", hint="it must be TOML") from error
+        for section, table in document.items():
+            if not isinstance(table, dict):
+                raise InvalidRequest(f"{file}: {section!r} is not a section", hint='settings look like "port = 7300" under [server]')
+            flat.update({f"{section}.{key}": value for key, value in table.items()})
+        if unknown := sorted(set(flat) - set(BY_NAME)):
+            raise InvalidRequest(f"{file}: unknown setting {unknown[0]!r}", hint="see docs/reference/settings.md")
+    for setting in SETTINGS:
+        if setting.env_name in environ:
+            flat[setting.name] = environ[setting.env_name]
+    flat.update(overrides or {})
+    return Settings({s.name: s.parse(flat[s.name], s.name) if s.name in flat else s.default for s in SETTINGS})
