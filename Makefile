@@ -1,0 +1,46 @@
+# Everything a person or CI runs. Each target does all the set-up it needs and is cheap to repeat; caches lie in
+# BELLGLASS_CACHE (/var/cache/bellglass for root, ~/.cache/bellglass otherwise).
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+MAKEFLAGS += --no-print-directory
+VENV := $(shell source scripts/lib.sh; printf '%s' "$$VENV")
+
+.NOTPARALLEL:
+.PHONY: help setup setup-run agent template demo test test-long bench check clean venv-path
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup: ## system packages that are missing, and the venv
+	@scripts/setup.sh dev
+
+setup-run:
+	@scripts/setup.sh run
+
+agent: setup-run ## the guest agent, for x86_64 and aarch64
+	@scripts/agent.sh
+
+template: setup-run ## the base template (root)
+	@scripts/template.sh base
+
+demo: setup-run agent template ## a sandbox does a job through the SDK, with times (root)
+	@$(VENV)/bin/python examples/demo.py
+
+test: setup agent template ## every test, one line per stage (root)
+	@scripts/test.sh
+
+test-long: setup agent template ## the same with the tests that take minutes and a long fuzz
+	@scripts/test.sh --long
+
+bench: setup agent template ## the speed table, peers side by side (root)
+	@$(VENV)/bin/python -m benchmarks
+
+check: setup ## style and types only
+	@scripts/check.sh
+
+clean: ## remove what all of this made, caches included
+	@scripts/clean.sh
+
+venv-path: ## where the venv is
+	@printf '%s\n' '$(VENV)'

@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# agent.sh : builds the guest agent for both architectures, when its sources changed since the last time.
+source "$(dirname "$0")/lib.sh"
+
+one_at_a_time
+mapfile -d '' sources < <(find "$CHECKOUT/guest" \( -name build -o -name tests -o -name fuzz \) -prune -o \
+    -type f \( -name '*.c' -o -name '*.h' -o -name Makefile \) -print0 | sort -z)
+[[ ${#sources[@]} -gt 0 ]] || fail agent "no sources in $CHECKOUT/guest"
+wanted="$ZIG_VERSION $(cd "$CHECKOUT" && hash_of "${sources[@]}")"
+stamp=$AGENT_DIR/.bellglass-agent-stamp
+binaries=("$AGENT_DIR/bellglass-agent-x86_64" "$AGENT_DIR/bellglass-agent-aarch64")
+
+if [[ -x ${binaries[0]} && -x ${binaries[1]} && -f $stamp && $(<"$stamp") == "$wanted" ]]; then
+    step agent "up to date in $AGENT_DIR"
+    exit 0
+fi
+
+if [[ ! -f $ZIG_VENV/.complete ]]; then
+    step agent "fetching the compiler (zig $ZIG_VERSION)"
+    logged zig-venv "$PYTHON" -m venv --clear "$ZIG_VENV"
+    logged zig-pip "$ZIG_VENV/bin/python" -m pip install --disable-pip-version-check "ziglang==$ZIG_VERSION"
+    : >"$ZIG_VENV/.complete"
+fi
+
+step agent "building for x86_64 and aarch64"
+export ZIG_GLOBAL_CACHE_DIR=$BELLGLASS_CACHE/build/zig ZIG_LOCAL_CACHE_DIR=$BUILD/zig
+mkdir -p "$AGENT_DIR" "$ZIG_GLOBAL_CACHE_DIR" "$ZIG_LOCAL_CACHE_DIR"
+rm -f "$stamp"
+logged agent make -C "$CHECKOUT/guest" agents ZIG="$ZIG_VENV/bin/python -m ziglang" OUT="$AGENT_DIR"
+for binary in "${binaries[@]}"; do
+    [[ -x $binary ]] || fail agent "make -C guest agents did not make $binary"
+done
+printf '%s' "$wanted" >"$stamp"

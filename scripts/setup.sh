@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# setup.sh run|dev : fills the venv and what the system lacks. `run` is what the product and the demo need, `dev` adds
+# what the tests need. Done already means a second or less.
+source "$(dirname "$0")/lib.sh"
+
+level=${1:-dev}
+[[ $level == run || $level == dev ]] || fail setup "unknown level '$level': run or dev"
+
+RUN_PACKAGES=(ca-certificates e2fsprogs iproute2 lxcfs mmdebstrap procps python3 python3-venv runc util-linux)
+DEV_PACKAGES=(clang-14 gcc git golang-github-containers-common jq libc6-dev libclang-rt-14-dev llvm-14 make
+    qemu-user-static shellcheck)
+
+packages=("${RUN_PACKAGES[@]}")
+extras=server
+if [[ $level == dev ]]; then
+    packages+=("${DEV_PACKAGES[@]}")
+    extras=server,dev
+fi
+
+missing_packages() {
+    local package
+    for package in "${packages[@]}"; do
+        dpkg-query --show --showformat '${db:Status-Status}\n' "$package" 2>/dev/null | grep -qx installed ||
+            printf '%s\n' "$package"
+    done
+}
+
+install_packages() {
+    local -a missing
+    mapfile -t missing < <(missing_packages)
+    if [[ ${#missing[@]} -eq 0 ]]; then
+        step packages "all ${#packages[@]} are there"
+        return
+    fi
+    if [[ $EUID -ne 0 ]]; then
+        fail packages "missing; run: sudo apt-get install -y --no-install-recommends ${missing[*]}"
+    fi
+    step packages "installing ${missing[*]}"
+    export DEBIAN_FRONTEND=noninteractive
+    # Without an init system, starting lxcfs from its package would fail the install; the node starts its own.
+    [[ -d /run/systemd/system ]] || export RUNLEVEL=1
+    # One broken third-party source must not stop packages that come from Debian.
+    logged apt-update apt-get update || step packages "apt-get update complained; trying with what it got"
+    logged apt-install apt-get install -y --no-install-recommends "${missing[@]}"
+}
+
+fill_venv() {
+    local wanted
+    wanted=$(printf '%s %s %s' "$(hash_of "$CHECKOUT/pyproject.toml")" "$CHECKOUT" "$("$PYTHON" -V)")
+    # What serves the tests serves the demo as well.
+    local have
+    for have in "$level" dev; do
+        if [[ -f $VENV/.$have && $(<"$VENV/.$have") == "$wanted" ]]; then
+            step venv "up to date in $VENV"
+            return
+        fi
+    done
+    step venv "installing bellglass[$extras] into $VENV"
+    rm -f "$VENV/.run" "$VENV/.dev"
+    # After an upgrade of the system's Python the old venv runs, but without its packages.
+    if ! grep -qsx "version = $("$PYTHON" -c 'import platform; print(platform.python_version())')" "$VENV/pyvenv.cfg"; then
+        logged venv "$PYTHON" -m venv --clear "$VENV"
+    fi
+    logged pip "$VENV/bin/python" -m pip install --disable-pip-version-check -e "${CHECKOUT}[$extras]"
+    printf '%s' "$wanted" >"$VENV/.$level"
+}
+
+# apt first: it is what brings python3-venv.
+one_at_a_time
+install_packages
+fill_venv

@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# test.sh [--long] : all stages, one line each with its seconds; a failed stage shows its end and the others still
+# run. The last line counts every test: pytest's by its own report, any other stage as one.
+source "$(dirname "$0")/lib.sh"
+cd "$CHECKOUT"
+
+long=0
+[[ ${1:-} != --long ]] || long=1
+fuzz_s=$((long ? 900 : 60))
+slow=(-m "not slow")
+((!long)) || slow=()
+
+[[ $EUID -eq 0 ]] || fail test "sandboxes need root; run: sudo make test"
+reports=$BUILD/reports
+rm -rf "$reports"
+mkdir -p "$reports" "$LOGS"
+# One stage's processes at a time read this; a second run in the same checkout would delete its reports.
+exec 8>"$BUILD/.test.lock"
+flock --nonblock 8 || fail test "another make test runs in this checkout"
+plain_passed=0
+plain_failed=0
+
+# stage NAME COMMAND... : runs it with its output in a log.
+stage() {
+    local name=$1 started=$SECONDS took state=ok
+    shift
+    "$@" >"$LOGS/test-$name.log" 2>&1 </dev/null 8>&- || state=FAILED
+    took=$((SECONDS - started))
+    if [[ $state == FAILED ]]; then
+        tail -n 150 "$LOGS/test-$name.log"
+        failed_stages+=("$name")
+    fi
+    printf '%-12s %-6s %4d s   %s\n' "$name" "$state" "$took" "$(closing_line "$LOGS/test-$name.log")"
+    [[ $state == ok ]]
+}
+
+closing_line() { grep -v '^[[:space:]]*$' "$1" | tail -n 1 | sed -E 's/^=+ //; s/ =+$//' | cut -c1-120; }
+
+plain_stage() {
+    if stage "$@"; then plain_passed=$((plain_passed + 1)); else plain_failed=$((plain_failed + 1)); fi
+}
+
+# pytest_stage NAME FOLDERS... -- OPTIONS... : no test at all is a failure, by pytest's own exit code 5.
+pytest_stage() {
+    local name=$1
+    shift
+    stage "$name" "$VENV/bin/python" -m pytest --junit-xml="$reports/$name.xml" -o cache_dir="$BUILD/pytest" \
+        -o junit_family=xunit2 "${slow[@]}" "$@" || true
+}
+
+failed_stages=()
+export HYPOTHESIS_STORAGE_DIRECTORY=$BUILD/hypothesis
+plain_stage style scripts/check.sh
+plain_stage guest make -C guest test BUILD="$BUILD/guest"
+plain_stage fuzz make -C guest fuzz BUILD="$BUILD/guest" FUZZ_S="$fuzz_s"
+pytest_stage unit tests/unit tests/style -n 2
+pytest_stage functional tests/functional tests/drivers tests/security
+
+"$VENV/bin/python" scripts/count_tests.py "$reports" "$plain_passed" "$plain_failed" "${failed_stages[@]}"
