@@ -8,7 +8,7 @@
       server/               0700, server's uid: bellglass.db, admin_key.sha256, link.secret
       node/                 0700, node's uid: journal.db, executions/<sandbox>/, inputs/<sandbox>/, link.secret
       sandboxes/<id>/       made by the helper, root's: disk.img, agent/ (the socket's folder), bundle/, files/
-      run/                  0755: link/node.sock (node's uid, group of the server's), lxcfs/, runc/, *.pid, supervisor.json
+      run/                  0755: link/node.sock (node's uid, group of the server's), lxcfs/, runc/, supervisor.json
       logs/                 server.log node.log helper.log supervisor.log
 
 The cache folder (templates, blank disks) is shared by all installations of a host: `BELLGLASS_CACHE`, by default

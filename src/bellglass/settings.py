@@ -71,7 +71,12 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("node.memory_overcommit", _factor, 4.0, "sum of memory limits over the host's memory"),
     Setting("node.disk_overcommit", _factor, 20.0, "sum of disk limits over the free disk"),
     Setting("node.disk_reserve", parse_size, 2 * 2**30, "free bytes of the host's disk that creates leave alone"),
-    Setting("node.templates_dir", _string, "", "folder of built templates; default: templates/ of the cache folder"),
+    Setting(
+        "node.templates_dir",
+        _string,
+        "",
+        "folder of built templates; default: templates/ of the cache folder",
+    ),
 )
 BY_NAME = {setting.name: setting for setting in SETTINGS}
 
@@ -92,7 +97,9 @@ class Settings(Mapping[str, Any]):
         return len(self._values)
 
 
-def load(file: Path | None, environ: Mapping[str, str] = os.environ, overrides: Mapping[str, Any] | None = None) -> Settings:
+def load(
+    file: Path | None, environ: Mapping[str, str] = os.environ, overrides: Mapping[str, Any] | None = None
+) -> Settings:
     """Settle every setting. Raises InvalidRequest naming the key (and for the file its path)."""
     flat: dict[str, Any] = {}
     if file is not None and file.exists():
@@ -102,7 +109,10 @@ def load(file: Path | None, environ: Mapping[str, str] = os.environ, overrides: 
             raise InvalidRequest(f"{file}: {error}", hint="it must be TOML") from error
         for section, table in document.items():
             if not isinstance(table, dict):
-                raise InvalidRequest(f"{file}: {section!r} is not a section", hint='settings look like "port = 7300" under [server]')
+                raise InvalidRequest(
+                    f"{file}: {section!r} is not a section",
+                    hint='settings look like "port = 7300" under [server]',
+                )
             flat.update({f"{section}.{key}": value for key, value in table.items()})
         if unknown := sorted(set(flat) - set(BY_NAME)):
             raise InvalidRequest(f"{file}: unknown setting {unknown[0]!r}", hint="see docs/reference/settings.md")

@@ -172,8 +172,22 @@ def encode_file(
     max_entries: int | None = None,
     expected_bytes: int | None = None,
 ) -> bytes:
-    fields = [tlv.put(1, int(operation)), tlv.put(2, path), tlv.put(4, base), tlv.put(5, user), tlv.put(6, int(flags))]
-    optional = {3: second_path, 7: mode, 8: offset, 9: length, 10: max_bytes, 11: max_entries, 12: expected_bytes}
+    fields = [
+        tlv.put(1, int(operation)),
+        tlv.put(2, path),
+        tlv.put(4, base),
+        tlv.put(5, user),
+        tlv.put(6, int(flags)),
+    ]
+    optional = {
+        3: second_path,
+        7: mode,
+        8: offset,
+        9: length,
+        10: max_bytes,
+        11: max_entries,
+        12: expected_bytes,
+    }
     fields += [tlv.put(tag, value) for tag, value in optional.items() if value is not None]
     return encode(GuestType.FILE, stream, b"".join(fields))
 

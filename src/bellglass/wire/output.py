@@ -3,8 +3,8 @@
 Frames carry the wire's header with the types below and stream 0. NDJSON has one object a line:
 `{"stream":"stdout","offset":0,"text":"..."}`, with `b64` in place of `text` where the bytes are not UTF-8 once a
 character cut at the border of two chunks has been put together. `offset` is the position of the first byte in
-the execution's combined output. The stream ends with exactly one `exit` or `error`; one that ends with neither was cut: the
-outcome is unknown and the execution is to be attached again.
+the execution's combined output. The stream ends with exactly one `exit` or `error`; one that ends with neither was
+cut: the outcome is unknown and the execution is to be attached again.
 """
 
 from __future__ import annotations

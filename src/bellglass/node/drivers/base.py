@@ -45,7 +45,8 @@ class Groups(Protocol):
     """The cgroups of a machine's executions, where the host can reach them (not in VMs, not under gVisor)."""
 
     def make(self, execution_id: str) -> int:
-        """A group for one execution; answers a descriptor of its cgroup.procs, open for writing, O_CLOEXEC. The caller closes it."""
+        """A group for one execution; answers a descriptor of its cgroup.procs, open for writing, O_CLOEXEC.
+        The caller closes it."""
 
     def kill(self, execution_id: str) -> None:
         """SIGKILL to all in the group (`cgroup.kill`). A group that is gone is success."""
@@ -78,7 +79,8 @@ class Handle(Protocol):
 
     async def connect(self, deadline: float) -> socket.socket:
         """The next link to the guest agent: a connected non-blocking stream socket that the caller owns. The agent
-        dials again whenever its link ends, so this can be called again. Raises AgentLost at the deadline (loop time)."""
+        dials again whenever its link ends, so this can be called again. Raises AgentLost at the deadline (loop
+        time)."""
 
     async def wait(self) -> str:
         """Until the machine is dead, by itself or not; answers what is known of the cause: `exited` or `oom`."""

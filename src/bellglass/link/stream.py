@@ -1,0 +1,221 @@
+"""One call on a link: a head, a body in each direction with a window, an end, or a reset with an error.
+
+A sender may have `INITIAL_WINDOW` bytes of body under way that the receiver's reader has not taken yet; a slow reader
+so stops its own sender and nobody else. Bodies are bytes in pieces of at most 256 KiB.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import struct
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from enum import IntEnum
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from bellglass.errors import BellglassError, NodeUnavailable, from_dict
+from bellglass.wire.frames import MAX_DATA
+
+if TYPE_CHECKING:
+    from bellglass.link.connection import Connection
+
+INITIAL_WINDOW = 1024 * 1024
+FLAG_END = 1
+_WINDOW = struct.Struct("<I")
+
+
+class LinkType(IntEnum):
+    HELLO = 1
+    OPEN = 2
+    HEAD = 3
+    DATA = 4
+    END = 5
+    RESET = 6
+    WINDOW = 7
+    PING = 8
+    PONG = 9
+
+
+class LinkStream:
+    """Either end of a call. Not made by hand: `LinkClient.open` and the handler of `LinkServer` give it."""
+
+    def __init__(self, connection: Connection, stream_id: int, op: str, request_id: str | None) -> None:
+        self.op = op
+        self.request_id = request_id
+        self.peer_gone: str | None = None
+        """`reset`: the other side gave this call up; `link`: the whole link broke. None while neither is so."""
+        self.on_peer_gone: Callable[[], object] | None = None
+        """Called once when `peer_gone` gets its value."""
+        self._connection = connection
+        self._id = stream_id
+        self._head: dict[str, Any] | None = None
+        self._chunks: deque[bytes] = deque()
+        self._consumed = 0
+        self._send_window = INITIAL_WINDOW
+        self._error: BellglassError | None = None
+        self._remote_ended = False
+        self._local_ended = False
+        self._head_sent = False
+        self._readable = asyncio.Event()
+        self._writable = asyncio.Event()
+        self._writable.set()
+
+    # --- what the two ends call -------------------------------------------------------------------------
+
+    @property
+    def head_sent(self) -> bool:
+        return self._head_sent
+
+    async def head(self) -> dict[str, Any]:
+        """The answer's head. Raises the error that the other side reset the stream with."""
+        while self._head is None:
+            if self._error is not None:
+                raise self._error
+            if self._remote_ended:
+                raise NodeUnavailable(f"{self.op}: the answer ended without a head")
+            self._readable.clear()
+            await self._readable.wait()
+        return self._head
+
+    async def send_head(self, head: dict[str, Any], *, end: bool = False) -> None:
+        self._head_sent = True
+        self._write(LinkType.HEAD, json.dumps(head, separators=(",", ":")).encode(), flags=FLAG_END if end else 0)
+        if end:
+            self._local_ended = True
+            self._finish_if_done()
+
+    async def send(self, data: bytes | memoryview) -> None:
+        """Body bytes; waits for the window and for the socket. Raises the peer's error once it reset the stream."""
+        view = memoryview(data)
+        while view:
+            while self._send_window <= 0 and self._error is None:
+                self._writable.clear()
+                await self._writable.wait()
+            await self._connection.drain()
+            if self._error is not None:
+                raise self._error
+            piece = view[: min(self._send_window, MAX_DATA)]
+            self._send_window -= len(piece)
+            self._write(LinkType.DATA, piece)
+            view = view[len(piece) :]
+
+    async def end(self) -> None:
+        """No more body from this side. Safe to repeat."""
+        if not self._local_ended:
+            self._local_ended = True
+            self._write(LinkType.END)
+            self._finish_if_done()
+
+    async def reset(self, error: BellglassError | None = None) -> None:
+        """Give the call up, with an error for the other side or none. Safe to repeat and after the end."""
+        self._reset(error)
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._body()
+
+    async def _body(self) -> AsyncIterator[bytes]:
+        while True:
+            if self._chunks:
+                chunk = self._chunks.popleft()
+                self._give_window(len(chunk))
+                yield chunk
+            elif self._error is not None:
+                raise self._error
+            elif self._remote_ended:
+                return
+            else:
+                self._readable.clear()
+                await self._readable.wait()
+
+    async def read_all(self, limit_bytes: int) -> bytes:
+        """The whole body, for the small ones. Raises ValueError above the limit."""
+        parts, size = [], 0
+        async for chunk in self:
+            size += len(chunk)
+            if size > limit_bytes:
+                raise ValueError(f"{self.op}: a body over {limit_bytes} bytes")
+            parts.append(chunk)
+        return b"".join(parts)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if not (self._local_ended and self._remote_ended):
+            self._reset(None)
+
+    # --- what the connection calls ----------------------------------------------------------------------
+
+    def mark_local_end(self) -> None:
+        """OPEN said that there is no body from this side."""
+        self._local_ended = True
+
+    def on_head(self, head: dict[str, Any]) -> None:
+        self._head = head
+        self._readable.set()
+
+    def on_data(self, payload: bytes) -> None:
+        self._chunks.append(payload)
+        self._readable.set()
+
+    def on_end(self) -> None:
+        self._remote_ended = True
+        self._readable.set()
+        self._finish_if_done()
+
+    def on_window(self, more: int) -> None:
+        self._send_window = min(self._send_window + more, 64 * INITIAL_WINDOW)
+        self._writable.set()
+
+    def on_gone(self, why: str, error: BellglassError) -> None:
+        """The peer reset the stream, or the link broke."""
+        if self._error is None:
+            self.peer_gone = why
+            self._error = error
+            if self.on_peer_gone is not None:
+                self.on_peer_gone()
+        self._readable.set()
+        self._writable.set()
+        self._connection.forget(self._id)
+
+    # --- inside -----------------------------------------------------------------------------------------
+
+    def _write(self, type: LinkType, payload: bytes | memoryview = b"", *, flags: int = 0) -> None:
+        if self._error is None:
+            self._connection.write(type, self._id, payload, flags=flags)
+
+    def _give_window(self, taken: int) -> None:
+        self._consumed += taken
+        if self._consumed >= INITIAL_WINDOW // 4 and not self._remote_ended:
+            self._write(LinkType.WINDOW, _WINDOW.pack(self._consumed))
+            self._consumed = 0
+
+    def _reset(self, error: BellglassError | None) -> None:
+        if self._error is not None or (self._local_ended and self._remote_ended):
+            return
+        body = error.to_dict() if error is not None else {}
+        self._write(LinkType.RESET, json.dumps(body, separators=(",", ":")).encode())
+        self._local_ended = self._remote_ended = True
+        self._error = error or NodeUnavailable(f"{self.op}: given up by this side")
+        self._readable.set()
+        self._writable.set()
+        self._connection.forget(self._id)
+
+    def _finish_if_done(self) -> None:
+        if self._local_ended and self._remote_ended:
+            self._connection.forget(self._id)
+
+
+def error_of_reset(payload: bytes, op: str) -> BellglassError:
+    """The exception for a RESET's payload; an empty one is a plain cancellation."""
+    try:
+        shape = json.loads(payload or b"{}")
+    except ValueError:
+        shape = {}
+    if isinstance(shape, dict) and "error" in shape:
+        return from_dict(shape)
+    return NodeUnavailable(f"{op}: the other side gave the call up")

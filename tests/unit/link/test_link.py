@@ -1,0 +1,173 @@
+"""A real link over a unix socket: calls, bodies, windows, resets, and peers that must be turned away."""
+
+import asyncio
+import os
+from contextlib import asynccontextmanager
+
+import pytest
+
+from bellglass.errors import Conflict, NodeUnavailable
+from bellglass.link import LinkClient, LinkServer
+from bellglass.link.stream import INITIAL_WINDOW
+
+SECRET, INSTALLATION = "s" * 32, "abcdefgh"
+
+
+@asynccontextmanager
+async def linked(tmp_path, handler, **options):
+    server = LinkServer(handler, secret=SECRET, installation=INSTALLATION, **options)
+    await server.listen(tmp_path / "node.sock")
+    client = await LinkClient.connect(tmp_path / "node.sock", secret=SECRET, installation=INSTALLATION)
+    try:
+        yield client, server
+    finally:
+        await client.close()
+        await server.close()
+
+
+async def echo(op, params, stream):
+    if op == "fail":
+        raise Conflict("it is there already", details={"field": "name"})
+    if op == "bug":
+        raise ZeroDivisionError
+    await stream.send_head({"result": params})
+    async for chunk in stream:
+        await stream.send(chunk)
+    await stream.end()
+
+
+def test_call_gives_the_result_and_typed_errors(tmp_path):
+    async def run():
+        async with linked(tmp_path, echo) as (client, _):
+            assert await client.call("echo", {"a": [1, "é"]}) == {"a": [1, "é"]}
+            with pytest.raises(Conflict) as caught:
+                await client.call("fail", {})
+            assert caught.value.details == {"field": "name"}
+            with pytest.raises(Exception, match="bug failed on the node"):
+                await client.call("bug", {})
+            assert await client.call("echo", {"still": 1}) == {"still": 1}
+
+    asyncio.run(run())
+
+
+def test_a_large_request_is_cut_and_put_together(tmp_path):
+    async def size(op, params, stream):
+        await stream.send_head({"result": {"length": len(params["big"])}}, end=True)
+
+    async def go():
+        async with linked(tmp_path, size) as (client, _):
+            async with await client.open("size", {"big": "x" * 3_000_000}, body=False) as stream:
+                assert (await stream.head())["result"] == {"length": 3_000_000}
+
+    asyncio.run(go())
+
+
+def test_bodies_are_byte_exact_both_ways(tmp_path):
+    data = os.urandom(5_000_000)
+
+    async def run():
+        async with linked(tmp_path, echo) as (client, _):
+            async with await client.open("echo", {}) as stream:
+
+                async def send():
+                    await stream.send(data)
+                    await stream.end()
+
+                task = asyncio.create_task(send())
+                await stream.head()
+                got = b"".join([chunk async for chunk in stream])
+                await task
+                assert got == data
+
+    asyncio.run(run())
+
+
+def test_a_slow_reader_stops_its_sender_at_the_window(tmp_path):
+    sent = 0
+
+    async def flood(op, params, stream):
+        nonlocal sent
+        if op == "quick":
+            await stream.send_head({"result": {}}, end=True)
+            return
+        await stream.send_head({"result": {}})
+        while True:
+            await stream.send(bytes(100_000))
+            sent += 100_000
+
+    async def run():
+        async with linked(tmp_path, flood) as (client, _):
+            async with await client.open("flood", {}, body=False) as stream:
+                await stream.head()
+                for _ in range(20):  # others are served meanwhile
+                    await client.call("quick", {})
+                assert sent <= INITIAL_WINDOW
+                taken = 0
+                async for chunk in stream:
+                    taken += len(chunk)
+                    if taken > 4 * INITIAL_WINDOW:
+                        break
+                assert sent >= 4 * INITIAL_WINDOW
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("how", ["reset", "link"])
+def test_the_handler_learns_who_went_away(tmp_path, how):
+    gone = asyncio.Queue()
+
+    async def wait(op, params, stream):
+        await stream.send_head({"result": {}})
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            gone.put_nowait(stream.peer_gone)
+            raise
+
+    async def run():
+        async with linked(tmp_path, wait) as (client, _):
+            stream = await client.open("wait", {})
+            await stream.head()
+            if how == "reset":
+                await stream.reset()
+            else:
+                await client.close()
+            assert await asyncio.wait_for(gone.get(), 5) == how
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(("secret", "installation"), [("t" * 32, INSTALLATION), (SECRET, "other123")])
+def test_strangers_are_turned_away(tmp_path, secret, installation):
+    async def run():
+        async with linked(tmp_path, echo) as (client, _):
+            assert await client.call("echo", {"ok": 1}) == {"ok": 1}
+            with pytest.raises(NodeUnavailable):
+                await LinkClient.connect(tmp_path / "node.sock", secret=secret, installation=installation)
+
+    asyncio.run(run())
+
+
+def test_another_uid_is_turned_away_before_a_byte_is_read(tmp_path):
+    async def run(allowed):
+        async with linked(tmp_path, echo, allowed_uids=allowed) as (client, _):
+            return await client.call("echo", {"ok": 1})
+
+    assert asyncio.run(run({os.getuid()})) == {"ok": 1}
+    with pytest.raises(NodeUnavailable):
+        asyncio.run(run({os.getuid() + 1}))
+
+
+def test_garbage_and_oversized_frames_end_the_link_only(tmp_path):
+    async def run():
+        async with linked(tmp_path, echo) as (client, _):
+            for garbage in (b"\xff" * 64, b"GET / HTTP/1.1\r\n\r\n", bytes(12)):
+                reader, writer = await asyncio.open_unix_connection(str(tmp_path / "node.sock"))
+                writer.write(garbage)
+                await writer.drain()
+                assert await asyncio.wait_for(reader.read(), 5) is not None
+                writer.close()
+                await writer.wait_closed()
+            assert await client.call("echo", {"ok": 1}) == {"ok": 1}
+
+    asyncio.run(run())
