@@ -17,11 +17,11 @@ SECRET, INSTALLATION = "s" * 32, "abcdefgh"
 async def linked(tmp_path, handler, **options):
     server = LinkServer(handler, secret=SECRET, installation=INSTALLATION, **options)
     await server.listen(tmp_path / "node.sock")
-    client = await LinkClient.connect(tmp_path / "node.sock", secret=SECRET, installation=INSTALLATION)
     try:
+        client = await LinkClient.connect(tmp_path / "node.sock", secret=SECRET, installation=INSTALLATION)
         yield client, server
-    finally:
         await client.close()
+    finally:
         await server.close()
 
 
