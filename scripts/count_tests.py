@@ -1,7 +1,7 @@
 """Adds up pytest's junit reports and the other stages into the one closing line of `make test`.
 
 Usage: count_tests.py REPORTS_DIR PLAIN_PASSED PLAIN_FAILED [FAILED_STAGE...]
-Exits 1 when anything failed or a named stage failed, though every test in its report passed (a crash of the run).
+Exits 1 when a test failed, or a stage did though every test in its report passed (a crash of the run).
 """
 
 from __future__ import annotations

@@ -16,10 +16,6 @@ rm -f "$root"/var/cache/debconf/*-old "$root"/var/lib/dpkg/*-old "$root/var/cach
 rm -f "$root"/etc/passwd- "$root"/etc/group- "$root"/etc/shadow- "$root"/etc/gshadow-
 rm -f "$root"/etc/subuid- "$root"/etc/subgid-
 
-# How the build host's apt reaches its mirrors (proxy, credentials, certificates) ends here.
-rm -f "$root/etc/apt/apt.conf.d/99mmdebstrap" "$root/etc/apt/auth.conf"
-find "$root/etc/apt/auth.conf.d" -type f -delete
-
 # Bind-mounted over in every sandbox, so that the template needs them as plain files.
 for name in resolv.conf hostname hosts; do
     rm -f "$root/etc/$name"

@@ -1,1 +1,1 @@
-"""Templates: recipes that describe a root file system, and building them into folders that sandboxes start from."""
+"""Templates: recipes that describe a root file system, and the folders built from them."""

@@ -70,5 +70,11 @@ def without_credentials(sources: str) -> str:
 def _ask(argv: list[str]) -> str:
     environment = {**os.environ, "LC_ALL": "C.UTF-8"}
     return subprocess.run(
-        argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environment, timeout=_DEADLINE_S, check=True
+        argv,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=_DEADLINE_S,
+        check=True,
     ).stdout

@@ -43,11 +43,12 @@ def mmdebstrap_argv(
 ) -> list[str]:
     """The command that fills `target`, which does not exist yet.
 
-    `sources`: a sources.list, or None for mmdebstrap's defaults; `options`: an apt.conf that the recipe's last hook
-    takes out of the result again.
+    `sources`: a sources.list, or None for mmdebstrap's defaults; `options`: an apt.conf, which
+    `build` takes out of the result again.
     """
     argv = ["mmdebstrap", "--mode=root", "--format=directory", f"--variant={recipe.variant}"]
-    argv.append(f"--include={','.join(recipe.packages)}")
+    if recipe.packages:
+        argv.append(f"--include={','.join(recipe.packages)}")
     if _DEBIAN_KEYRING.exists():
         argv.append(f"--keyring={_DEBIAN_KEYRING}")
     if options:
@@ -108,9 +109,7 @@ def build(
         return built
 
 
-def _bootstrap(
-    recipe: Recipe, rootfs: Path, *, extra_ca: Path | None, progress: Progress, timeout_s: float
-) -> None:
+def _bootstrap(recipe: Recipe, rootfs: Path, *, extra_ca: Path | None, progress: Progress, timeout_s: float) -> None:
     # Outside the templates folder and 0700: the host's sources and options can hold credentials.
     with tempfile.TemporaryDirectory(prefix="bellglass-template-") as private:
         sources = _written(Path(private) / "sources.list", apt_sources.host_sources(recipe.suite))
@@ -173,6 +172,8 @@ def _phase(line: str) -> str | None:
 
 def _finish(rootfs: Path) -> None:
     apt = rootfs / "etc/apt"
+    # How the build host reaches its mirrors (proxy, certificates, where its passwords lie) ends here.
+    _remove(apt / "apt.conf.d/99mmdebstrap")
     for sources in (*apt.glob("sources.list"), *apt.glob("sources.list.d/*")):
         sources.write_text(apt_sources.without_credentials(sources.read_text("utf-8")), "utf-8")
     # The runtime mounts its own /dev; device nodes in a layer are only something to escape through.

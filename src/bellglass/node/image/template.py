@@ -18,7 +18,7 @@ META = "template.json"
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """`size_bytes` is the disk space and `files` the number of entries below `rootfs`; `built_at` is RFC 3339 in UTC."""
+    """`size_bytes`: disk space, `files`: entries, both of `rootfs`; `built_at`: RFC 3339 in UTC."""
 
     name: str
     digest: str
