@@ -1,0 +1,143 @@
+/* See request.h. */
+#include "request.h"
+
+#include <string.h>
+
+static bool take_text(struct text *to, const struct tlv *t, size_t max)
+{
+    if (t->length == 0 || !tlv_string(t, max))
+        return false;
+    to->data = t->value;
+    to->length = t->length;
+    return true;
+}
+
+static bool env_entry_ok(const struct tlv *t)
+{
+    if (!tlv_string(t, START_MAX))
+        return false;
+    const uint8_t *equals = t->length ? memchr(t->value, '=', t->length) : NULL;
+    return equals != NULL && equals != t->value;
+}
+
+const char *start_decode(struct start_request *r, const uint8_t *payload, size_t length)
+{
+    struct tlv_reader reader;
+    struct tlv t;
+
+    *r = (struct start_request){ .payload = payload, .length = length, .umask = 022 };
+    tlv_open(&reader, payload, length);
+    while (tlv_next(&reader, &t)) {
+        switch (t.tag) {
+        case 1:
+            if (!tlv_string(&t, START_MAX) || (r->argc == 0 && t.length == 0))
+                return "bad argv";
+            r->argc++;
+            break;
+        case 2:
+            if (!env_entry_ok(&t))
+                return "bad environment entry";
+            r->envc++;
+            break;
+        case 3:
+            if (!take_text(&r->cwd, &t, PATH_BYTES_MAX) || t.value[0] != '/')
+                return "bad working directory";
+            break;
+        case 4:
+            if (!take_text(&r->user, &t, USER_BYTES_MAX))
+                return "bad user";
+            break;
+        case 5:
+            if (!tlv_u64(&t, &r->flags))
+                return "bad flags";
+            break;
+        case 6:
+            if (!tlv_u64(&t, &r->oom_score_adj) || r->oom_score_adj > 1000)
+                return "bad oom_score_adj";
+            break;
+        case 7:
+            if (!tlv_u64(&t, &r->umask) || r->umask > 0777)
+                return "bad umask";
+            break;
+        case 8:
+            if (!take_text(&r->execution, &t, 64))
+                return "bad execution id";
+            break;
+        default:
+            break;
+        }
+    }
+    if (reader.bad)
+        return "bad TLV";
+    if (r->argc == 0)
+        return "no argv";
+    return NULL;
+}
+
+static bool take_u64(uint64_t *to, const struct tlv *t, uint64_t max) { return tlv_u64(t, to) && *to <= max; }
+
+/* One element of FILE; NULL when good. */
+static const char *file_element(struct file_request *r, const struct tlv *t)
+{
+    const uint64_t offset_max = INT64_MAX;
+
+    switch (t->tag) {
+    case 1: return take_u64(&r->operation, t, OP_SYNC) ? NULL : "bad operation";
+    case 2: return take_text(&r->path, t, PATH_BYTES_MAX) ? NULL : "bad path";
+    case 3: return take_text(&r->path2, t, PATH_BYTES_MAX) ? NULL : "bad second path";
+    case 4: return take_text(&r->base, t, PATH_BYTES_MAX) && t->value[0] == '/' ? NULL : "bad base folder";
+    case 5: return take_text(&r->user, t, USER_BYTES_MAX) ? NULL : "bad user";
+    case 6: return take_u64(&r->flags, t, UINT64_MAX) ? NULL : "bad flags";
+    case 7: return take_u64(&r->mode, t, 07777) ? NULL : "bad mode";
+    case 8: return take_u64(&r->offset, t, offset_max) ? NULL : "bad offset";
+    case 9: return take_u64(&r->length, t, offset_max) ? NULL : "bad length";
+    case 10: return take_u64(&r->max_bytes, t, UINT64_MAX) ? NULL : "bad byte limit";
+    case 11: return take_u64(&r->max_entries, t, UINT64_MAX) ? NULL : "bad entry limit";
+    case 12: return take_u64(&r->expected, t, UINT64_MAX) ? NULL : "bad expected size";
+    default: return NULL;
+    }
+}
+
+const char *file_decode(struct file_request *r, const uint8_t *payload, size_t length)
+{
+    struct tlv_reader reader;
+    struct tlv t;
+
+    *r = (struct file_request){
+        .mode = UNLIMITED, .length = UNLIMITED, .max_bytes = UNLIMITED,
+        .max_entries = UNLIMITED, .expected = UNLIMITED,
+    };
+    tlv_open(&reader, payload, length);
+    while (tlv_next(&reader, &t)) {
+        const char *wrong = file_element(r, &t);
+        if (wrong != NULL)
+            return wrong;
+    }
+    if (reader.bad)
+        return "bad TLV";
+    if (r->operation == 0)
+        return "no operation";
+    if (r->path.data == NULL && r->operation != OP_SYNC)
+        return "no path";
+    if (r->path2.data == NULL && r->operation == OP_MOVE)
+        return "no second path";
+    return NULL;
+}
+
+const char *signal_decode(struct signal_request *r, const uint8_t *payload, size_t length)
+{
+    struct tlv_reader reader;
+    struct tlv t;
+
+    *r = (struct signal_request){ 0 };
+    tlv_open(&reader, payload, length);
+    while (tlv_next(&reader, &t)) {
+        if (t.tag == 1 && !take_u64(&r->number, &t, 64))
+            return "bad signal number";
+        if (t.tag == 2 && !take_u64(&r->scope, &t, 1))
+            return "bad scope";
+    }
+    if (reader.bad || r->number == 0)
+        return "bad signal";
+    return NULL;
+}
