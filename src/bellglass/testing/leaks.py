@@ -1,0 +1,233 @@
+"""Whether an installation's sandboxes left anything behind.
+
+A snapshot before, a snapshot after; what is in the second and not in the first is a leak: processes, mounts, loop
+devices, cgroups with their parents, namespaces, network links, uid ranges, sockets, files, descriptors of the daemons.
+Only things of the installation in question are looked at, found by its id and its data folder, so that others on
+the machine don't disturb; namespaces carry no names, so there the kernel's count less those that foreign processes
+live in.
+
+    before = snapshot(Scope.of(data_dir))
+    ...
+    assert_no_leak(before)          # waits up to 5 s for what is still going away
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from bellglass.datadir import DataDir
+from bellglass.testing import kernel
+
+KINDS = (
+    "process",
+    "mount",
+    "loop device",
+    "cgroup",
+    "namespace",
+    "link",
+    "uid range",
+    "socket",
+    "file",
+    "descriptor",
+)
+SANDBOX_UIDS = range(0x70000000, 0x80000000)
+UID_RANGES = Path("/run/bellglass/uids")
+POLL_S = 0.1
+
+
+class LeakFound(AssertionError):
+    """Something was left behind; the message lists it, one line each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """One installation."""
+
+    data_dir: Path
+    installation: str
+
+    @classmethod
+    def of(cls, data_dir: Path) -> Scope:
+        described = json.loads(DataDir(data_dir).installation_file.read_text())
+        return cls(data_dir.resolve(), described["id"])
+
+    def names(self, text: str) -> bool:
+        """Whether a path or command is this installation's by its name."""
+        return str(self.data_dir) in text or f"bellglass-{self.installation}" in text
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What there was at one moment: for each kind how many of each thing."""
+
+    scope: Scope
+    items: Mapping[str, Counter[str]]
+
+
+def snapshot(scope: Scope) -> Resources:
+    """Everything that belongs to the installation now. As an ordinary user without what only root may read."""
+    everything = list(kernel.processes())
+    ours = _processes(scope, everything)
+    daemons = {name: process.pid for process in ours if (name := _daemon_name(process))}
+    items = {
+        "process": Counter(_process_name(process) for process in ours),
+        "mount": _mounts(scope, daemons),
+        "loop device": Counter(
+            f"{device} of {backing}" for device, backing in kernel.loop_devices().items() if scope.names(backing)
+        ),
+        "cgroup": Counter(path for path in kernel.cgroups() if f"bellglass-{scope.installation}" in path),
+        "namespace": _namespaces(everything, ours),
+        "link": Counter(kernel.links()),
+        "uid range": Counter(_uid_ranges(scope)),
+        "socket": Counter({path: n for path, n in kernel.unix_sockets().items() if scope.names(path)}),
+        "file": Counter(_files(scope)),
+        "descriptor": _descriptors(daemons),
+    }
+    return Resources(scope, items)
+
+
+def difference(before: Resources, after: Resources) -> list[str]:
+    """What is there after and wasn't before, one line each; empty if nothing."""
+    lines = []
+    for kind in KINDS:
+        for item, count in sorted((after.items[kind] - before.items[kind]).items()):
+            had = before.items[kind][item]
+            lines.append(f"{kind}: {item}" + (f" ({had} before, {had + count} now)" if had or count > 1 else ""))
+    return lines
+
+
+def assert_no_leak(before: Resources, *, deadline_s: float = 5.0) -> None:
+    """Raises LeakFound if something is still there after `deadline_s`."""
+    deadline = time.monotonic() + deadline_s
+    while left := difference(before, snapshot(before.scope)):
+        if time.monotonic() >= deadline:
+            raise LeakFound(f"left behind {deadline_s:g} s later:\n  " + "\n  ".join(left))
+        # No one event says that mounts, cgroups, namespaces and files are all gone.
+        time.sleep(POLL_S)
+
+
+def _processes(scope: Scope, everything: list[kernel.Process]) -> list[kernel.Process]:
+    """The daemons, everything below them, everything in the installation's cgroups or under its uids.
+
+    This process and its ancestors name the data folder too, in their arguments; they are not the installation's.
+    """
+    by_pid = {process.pid: process for process in everything}
+    own, pid = set(), os.getpid()
+    while pid in by_pid and pid not in own:
+        own.add(pid)
+        pid = by_pid[pid].parent
+    foreign_ranges = _ranges_of_others(scope)
+    verdicts: dict[int, bool] = {0: False}
+
+    def is_ours(process: kernel.Process) -> bool:
+        if process.pid not in verdicts:
+            verdicts[process.pid] = False
+            parent = by_pid.get(process.parent)
+            verdicts[process.pid] = process.pid not in own and (
+                scope.names(process.command)
+                or scope.names(process.cgroups)
+                or (process.uid in SANDBOX_UIDS and not any(process.uid in range_ for range_ in foreign_ranges))
+                or (parent is not None and is_ours(parent))
+            )
+        return verdicts[process.pid]
+
+    return [process for process in everything if is_ours(process)]
+
+
+def _daemon_name(process: kernel.Process) -> str | None:
+    for module in ("bellglass.server", "bellglass.node.helper", "bellglass.node"):
+        if f"-m {module} " in process.command + " ":
+            return module
+    return None
+
+
+def _process_name(process: kernel.Process) -> str:
+    # A daemon that was restarted is the same daemon, while a second one of its kind is a leak.
+    if name := _daemon_name(process):
+        return name
+    which = f"pid {process.pid}, started {process.start_ticks}, uid {process.uid}, {process.state}"
+    return f"{process.command[:120]} ({which})"
+
+
+def _mounts(scope: Scope, daemons: Mapping[str, int]) -> Counter[str]:
+    found = Counter(str(mount) for mount in kernel.mounts() if scope.names(str(mount)))
+    own = kernel.namespaces_of(os.getpid()).get("mnt")
+    for name, pid in daemons.items():
+        if kernel.namespaces_of(pid).get("mnt") not in (own, None):
+            found.update(f"{mount} (seen by {name})" for mount in kernel.mounts(pid))
+    return found
+
+
+def _namespaces(everything: list[kernel.Process], ours: list[kernel.Process]) -> Counter[str]:
+    if os.geteuid() != 0:
+        return Counter()
+    our_pids = {process.pid for process in ours}
+    foreign: dict[str, set[int]] = {type: set() for type in kernel.NAMESPACE_TYPES}
+    mine: dict[str, set[int]] = {type: set() for type in kernel.NAMESPACE_TYPES}
+    for process in everything:
+        for type, inode in kernel.namespaces_of(process.pid).items():
+            (mine if process.pid in our_pids else foreign)[type].add(inode)
+    found = Counter({type: max(n - len(foreign[type]) + 1, 0) for type, n in kernel.namespace_counts().items()})
+    mine["mnt"] |= kernel.mount_namespaces() or set()
+    for type in kernel.NAMESPACE_TYPES:
+        if type not in found:
+            found.update(f"{type}:[{inode}]" for inode in mine[type] - foreign[type])
+    return found
+
+
+def _uid_ranges(scope: Scope) -> Iterator[str]:
+    for path, owner in _leases():
+        if owner == scope.installation:
+            yield path.name
+
+
+def _ranges_of_others(scope: Scope) -> list[range]:
+    return [_range_of(path) for path, owner in _leases() if owner != scope.installation]
+
+
+def _leases() -> Iterator[tuple[Path, str]]:
+    if not UID_RANGES.is_dir():
+        return
+    for path in UID_RANGES.iterdir():
+        try:
+            yield path, path.read_text().split()[0]
+        except (FileNotFoundError, IndexError):
+            continue
+
+
+def _range_of(path: Path) -> range:
+    base = int(path.name)
+    return range(base, base + 65536)
+
+
+def _files(scope: Scope) -> Iterator[str]:
+    data = DataDir(scope.data_dir)
+    for folder in (data.sandboxes_dir, data.inputs_dir, data.executions_dir, data.run_dir):
+        yield from _below(folder, depth=2)
+
+
+def _below(folder: Path, depth: int) -> Iterator[str]:
+    try:
+        names = list(folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return
+    for path in names:
+        yield str(path)
+        if depth > 1 and path.is_dir() and not path.is_symlink():
+            yield from _below(path, depth - 1)
+
+
+def _descriptors(daemons: Mapping[str, int]) -> Counter[str]:
+    """By daemon and kind. Database files are left out: connections are opened by need up to the pool's size."""
+    found: Counter[str] = Counter()
+    for name, pid in daemons.items():
+        for target, count in kernel.descriptors(pid).items():
+            if ".db" not in Path(target).suffix:
+                found[f"{target} in {name}"] += count
+    return found

@@ -1,0 +1,283 @@
+"""The leak check sees a planted leak of every kind, names it, and is quiet once it is gone."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bellglass.testing import kernel
+from bellglass.testing.leaks import (
+    KINDS,
+    SANDBOX_UIDS,
+    UID_RANGES,
+    LeakFound,
+    Scope,
+    assert_no_leak,
+    difference,
+    snapshot,
+)
+
+pytestmark = pytest.mark.root
+INSTALLATION = "leaktest"
+
+
+@pytest.fixture
+def scope() -> Iterator[Scope]:
+    """The folders of an installation that runs nothing."""
+    with tempfile.TemporaryDirectory(prefix="bellglass-leak-") as folder:
+        root = Path(folder)
+        (root / "installation.json").write_text(json.dumps({"id": INSTALLATION}))
+        for name in ("sandboxes", "node/inputs", "node/executions", "run"):
+            (root / name).mkdir(parents=True)
+        yield Scope.of(root)
+
+
+@contextlib.contextmanager
+def child(*argv: str, **options: object) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, **options)  # type: ignore[call-overload]
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def ready_child(code: str, *arguments: str, **options: object) -> contextlib.AbstractContextManager:
+    """A Python child that runs `code`, says so, and sleeps."""
+
+    @contextlib.contextmanager
+    def manager() -> Iterator[subprocess.Popen[bytes]]:
+        text = f"{code}\nimport time\nprint('ready', flush=True)\ntime.sleep(600)"
+        with child(sys.executable, "-c", text, *arguments, **options) as process:
+            assert process.stdout.readline() == b"ready\n"
+            yield process
+
+    return manager()
+
+
+@contextlib.contextmanager
+def plant_process_by_uid(scope: Scope) -> Iterator[str]:
+    # A process that left its cgroup and its parent is still known by its uid.
+    uid = SANDBOX_UIDS[-1000]
+    with child("/bin/sh", "-c", "exec sleep 600", user=uid, group=uid, extra_groups=[]):
+        yield "process: "
+
+
+@contextlib.contextmanager
+def plant_process_by_cgroup(scope: Scope) -> Iterator[str]:
+    folder = kernel.CGROUP_ROOT / "unified" / f"bellglass-{scope.installation}-x"
+    folder.mkdir()
+    with child("sleep", "600") as process:
+        (folder / "cgroup.procs").write_text(str(process.pid))
+        yield "process: sleep 600"
+        (folder.parent / "cgroup.procs").write_text(str(process.pid))
+    folder.rmdir()
+
+
+@contextlib.contextmanager
+def plant_process_below_a_daemon(scope: Scope) -> Iterator[str]:
+    code = "import subprocess; subprocess.Popen(['sleep', '601'])"
+    with ready_child(code, "--data-dir", str(scope.data_dir)) as parent:
+        [sleeper] = [p for p in kernel.processes() if p.parent == parent.pid]
+        yield "process: sleep 601"
+        os.kill(sleeper.pid, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def plant_zombie(scope: Scope) -> Iterator[str]:
+    code = "import os\nif os.fork() == 0: os._exit(0)"
+    with ready_child(code, "--data-dir", str(scope.data_dir)):
+        yield ", Z)"
+
+
+@contextlib.contextmanager
+def plant_mount(scope: Scope) -> Iterator[str]:
+    point = scope.data_dir / "sandboxes" / "m"
+    point.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "planted", point], check=True)
+    yield f"mount: planted (tmpfs, /) on {point}"
+    subprocess.run(["umount", point], check=True)
+    point.rmdir()
+
+
+@contextlib.contextmanager
+def plant_mount_in_a_daemon(scope: Scope) -> Iterator[str]:
+    """In a mount namespace of its own, as daemons have one: seen by reading theirs."""
+    code = (
+        "import subprocess\nfrom bellglass.testing.kernel import unshare\nunshare(0x20000)\n"
+        "subprocess.run(['mount', '--make-rprivate', '/'], check=True)\n"
+        "subprocess.run(['mount', '-t', 'tmpfs', 'hidden', '/mnt'], check=True)"
+    )
+    with ready_child(code, "-m", "bellglass.node", "--data-dir", str(scope.data_dir)):
+        yield "mount: hidden (tmpfs, /) on /mnt (seen by bellglass.node)"
+
+
+@contextlib.contextmanager
+def plant_loop_device(scope: Scope) -> Iterator[str]:
+    image = scope.data_dir / "sandboxes" / "disk.img"
+    with open(image, "wb") as file:
+        file.truncate(2**20)
+    device = subprocess.run(
+        ["losetup", "--find", "--show", image], check=True, capture_output=True, text=True
+    ).stdout.strip()
+    # The file may be gone long before the device is.
+    image.unlink()
+    yield f"loop device: {Path(device).name} of {image} (deleted)"
+    subprocess.run(["losetup", "--detach", device], check=True)
+
+
+def plant_cgroup(folder: str) -> object:
+    @contextlib.contextmanager
+    def plant(scope: Scope) -> Iterator[str]:
+        path = kernel.CGROUP_ROOT / folder / f"bellglass-{scope.installation}-parent"
+        path.mkdir()
+        yield f"cgroup: {path}"
+        path.rmdir()
+
+    return plant
+
+
+def plant_namespace(flag: int, type: str) -> object:
+    """Pinned by a descriptor alone: the process that made it is gone, and the one that holds it lives elsewhere."""
+
+    @contextlib.contextmanager
+    def plant(scope: Scope) -> Iterator[str]:
+        code = f"from bellglass.testing.kernel import unshare\nunshare({flag})"
+        with ready_child(code) as maker:
+            descriptor = os.open(f"/proc/{maker.pid}/ns/{type}", os.O_RDONLY)
+        try:
+            yield f"namespace: {type}"
+        finally:
+            os.close(descriptor)
+
+    return plant
+
+
+@contextlib.contextmanager
+def plant_link(scope: Scope) -> Iterator[str]:
+    subprocess.run(["ip", "link", "add", "bgplanted0", "type", "veth", "peer", "name", "bgplanted1"], check=True)
+    yield "link: bgplanted0"
+    subprocess.run(["ip", "link", "delete", "bgplanted0"], check=True)
+
+
+@contextlib.contextmanager
+def plant_uid_range(scope: Scope) -> Iterator[str]:
+    UID_RANGES.mkdir(parents=True, exist_ok=True)
+    lease = UID_RANGES / str(SANDBOX_UIDS[-65536])
+    lease.write_text(f"{scope.installation} sbplanted\n")
+    yield f"uid range: {lease.name}"
+    lease.unlink()
+
+
+@contextlib.contextmanager
+def plant_socket(scope: Scope) -> Iterator[str]:
+    path = scope.data_dir / "run" / "agent.sock"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        # Unlinked from its folder it listens on.
+        path.unlink()
+        yield f"socket: {path}"
+
+
+def plant_file(folder: str) -> object:
+    @contextlib.contextmanager
+    def plant(scope: Scope) -> Iterator[str]:
+        path = scope.data_dir / folder / "sbplanted"
+        path.mkdir()
+        (path / "left").touch()
+        yield f"file: {path}/left"
+        (path / "left").unlink()
+        path.rmdir()
+
+    return plant
+
+
+PLANTS = {
+    "process by uid": plant_process_by_uid,
+    "process by cgroup": plant_process_by_cgroup,
+    "process below a daemon": plant_process_below_a_daemon,
+    "process that nobody reaped": plant_zombie,
+    "mount": plant_mount,
+    "mount in a daemon's namespace": plant_mount_in_a_daemon,
+    "loop device": plant_loop_device,
+    "cgroup of memory": plant_cgroup("memory"),
+    "cgroup of pids": plant_cgroup("pids"),
+    "cgroup of the unified tree": plant_cgroup("unified"),
+    "namespace net": plant_namespace(0x40000000, "net"),
+    "namespace user": plant_namespace(0x10000000, "user"),
+    "namespace uts": plant_namespace(0x04000000, "uts"),
+    "namespace mnt": plant_namespace(0x00020000, "mnt"),
+    "link": plant_link,
+    "uid range": plant_uid_range,
+    "socket": plant_socket,
+    "file of a sandbox": plant_file("sandboxes"),
+    "file of inputs": plant_file("node/inputs"),
+    "file of executions": plant_file("node/executions"),
+}
+
+
+@pytest.mark.parametrize("name", PLANTS)
+def test_planted_leak_is_seen(scope: Scope, name: str) -> None:
+    before = snapshot(scope)
+    assert difference(before, snapshot(scope)) == []
+    with PLANTS[name](scope) as expected:
+        with pytest.raises(LeakFound) as raised:
+            assert_no_leak(before, deadline_s=0.3)
+        assert expected in str(raised.value)
+    assert_no_leak(before, deadline_s=5)
+
+
+def test_leaked_descriptor_of_a_daemon_is_seen(scope: Scope) -> None:
+    code = (
+        "import os, signal, threading\n"
+        "signal.signal(signal.SIGUSR1, lambda *_: held.extend(os.pipe()))\n"
+        "signal.signal(signal.SIGUSR2, lambda *_: [os.close(held.pop()) for _ in range(2)])\n"
+        "held = []"
+    )
+    with ready_child(code, "-m", "bellglass.server", "--data-dir", str(scope.data_dir)) as daemon:
+        before = snapshot(scope)
+        assert any("in bellglass.server" in item for item in before.items["descriptor"])
+        daemon.send_signal(signal.SIGUSR1)
+        with pytest.raises(LeakFound, match=r"descriptor: pipe in bellglass\.server \(1 before, 3 now\)"):
+            assert_no_leak(before, deadline_s=1)
+        daemon.send_signal(signal.SIGUSR2)
+        assert_no_leak(before, deadline_s=5)
+
+
+def test_every_kind_has_a_plant() -> None:
+    planted = {kind for kind in KINDS for name in PLANTS if name.startswith(kind)}
+    assert planted | {"descriptor"} == set(KINDS)
+
+
+def test_it_waits_for_what_is_still_going_away(scope: Scope) -> None:
+    before = snapshot(scope)
+    (scope.data_dir / "sandboxes" / "slow").touch()
+    remover = subprocess.Popen(["sh", "-c", "sleep 0.7; rm slow"], cwd=scope.data_dir / "sandboxes")
+    started = time.monotonic()
+    assert_no_leak(before, deadline_s=5)
+    assert 0.5 < time.monotonic() - started < 3
+    assert remover.wait() == 0
+
+
+def test_others_do_not_disturb(scope: Scope) -> None:
+    """Processes, mounts, cgroups and namespaces of somebody else are no leak of this installation."""
+    before = snapshot(scope)
+    other = kernel.CGROUP_ROOT / "memory" / "bellglass-another1-parent"
+    other.mkdir()
+    try:
+        with ready_child("from bellglass.testing.kernel import unshare\nunshare(0x40000000 | 0x4000000)"):
+            assert difference(before, snapshot(scope)) == []
+    finally:
+        other.rmdir()
