@@ -27,7 +27,7 @@ from pathlib import Path
 from bellglass.errors import InternalError, InvalidRequest, NotSupported
 from bellglass.node.image import apt_sources, template
 from bellglass.node.image.recipe import Recipe
-from bellglass.node.image.template import Template
+from bellglass.node.image.template import BuiltTemplate
 
 Progress = Callable[[str], None]
 
@@ -71,7 +71,7 @@ def build(
     progress: Progress,
     extra_ca: Path | None = None,
     timeout_s: float = BUILD_TIMEOUT_S,
-) -> Template:
+) -> BuiltTemplate:
     """The template of that recipe, built unless it is there already.
 
     Raises NotSupported (not root, or mmdebstrap is missing), InvalidRequest (`extra_ca` can't be read) and
@@ -120,7 +120,9 @@ def _bootstrap(recipe: Recipe, rootfs: Path, *, extra_ca: Path | None, progress:
 
 
 def _run(argv: list[str], *, progress: Progress, timeout_s: float) -> None:
-    isolated = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--", *argv]
+    # This process killed, setpriv's signal ends unshare, and unshare its PID namespace.
+    isolated = ["setpriv", "--pdeathsig=KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child"]
+    isolated += ["--mount-proc", "--", *argv]
     environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8", "HOME": "/root"}
     environment |= {name: os.environ[name] for name in _CARRIED_ENV if name in os.environ}
     tail: deque[str] = deque(maxlen=30)
@@ -181,7 +183,7 @@ def _finish(rootfs: Path) -> None:
         _remove(entry)
 
 
-def _describe(recipe: Recipe, digest: str, rootfs: Path, final: Path) -> Template:
+def _describe(recipe: Recipe, digest: str, rootfs: Path, final: Path) -> BuiltTemplate:
     size_bytes = files = 0
     seen: set[int] = set()
     for folder, folders, names in os.walk(rootfs):
@@ -191,7 +193,7 @@ def _describe(recipe: Recipe, digest: str, rootfs: Path, final: Path) -> Templat
             if status.st_ino not in seen:
                 seen.add(status.st_ino)
                 size_bytes += status.st_blocks * 512
-    return Template(
+    return BuiltTemplate(
         name=recipe.name,
         digest=digest,
         version=recipe.version,

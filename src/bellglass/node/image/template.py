@@ -17,7 +17,7 @@ META = "template.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Template:
+class BuiltTemplate:
     """`size_bytes`: disk space, `files`: entries, both of `rootfs`; `built_at`: RFC 3339 in UTC."""
 
     name: str
@@ -43,20 +43,20 @@ def folder_name(name: str, digest: str) -> str:
     return f"{name}-{digest[:16]}"
 
 
-def read(folder: Path) -> Template:
+def read(folder: Path) -> BuiltTemplate:
     """Raises FileNotFoundError when nothing is built there, InternalError when it can't be read."""
     text = (folder / META).read_text("utf-8")
     try:
         data = json.loads(text)
-        fields = {key: data[key] for key in Template.__dataclass_fields__ if key != "folder"}
+        fields = {key: data[key] for key in BuiltTemplate.__dataclass_fields__ if key != "folder"}
     except (ValueError, KeyError, TypeError) as error:
         raise InternalError(
             f"{folder / META} is damaged: {error!r}", hint=f"remove {folder} and build the template again"
         ) from error
-    return Template(**fields, folder=folder)
+    return BuiltTemplate(**fields, folder=folder)
 
 
-def installed(templates_dir: Path) -> list[Template]:
+def installed(templates_dir: Path) -> list[BuiltTemplate]:
     """Every whole template, the newest first."""
     found = [read(meta.parent) for meta in templates_dir.glob(f"[!.]*/{META}")]
     return sorted(found, key=lambda template: template.built_at, reverse=True)
