@@ -7,7 +7,7 @@ one that is pinned by a descriptor or a bind mount has no process that /proc wou
 """
 
 # A snapshot reads thousands of /proc entries, for which Path objects are too slow.
-# ruff: noqa: PTH
+# ruff: noqa: PTH115, PTH208
 
 from __future__ import annotations
 
