@@ -1,0 +1,36 @@
+"""`bellglass down`: stop the daemons; sandboxes go on unless told otherwise."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bellglass.datadir import DataDir, default_data_dir
+
+
+def command(
+    data_dir: Annotated[
+        Path | None, typer.Option(help="The installation's folder.", show_default="/var/lib/bellglass")
+    ] = None,
+    sandboxes: Annotated[bool, typer.Option("--sandboxes", help="Delete every sandbox first.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
+) -> None:
+    """Stop server, node and helper. Without --sandboxes the sandboxes run on and the next `up` finds them."""
+    from bellglass.supervise import down
+
+    def say(step: str) -> None:
+        if not as_json:
+            print(f"  ok  {step}", file=sys.stdout, flush=True)
+
+    begun = time.monotonic()
+    outcome = down.stop(DataDir((data_dir or default_data_dir()).absolute()), sandboxes=sandboxes, say=say)
+    if as_json:
+        print(json.dumps({"deleted": outcome.deleted, "left_running": outcome.left_running, "was_up": outcome.was_up}))
+    else:
+        left = f", {outcome.left_running} sandboxes run on" if outcome.left_running else ""
+        print(f"bellglass is down{left} ({time.monotonic() - begun:.1f} s)")

@@ -1,0 +1,57 @@
+"""`bellglass status`: what runs here, with which versions, and how much room is left."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bellglass.datadir import DataDir, default_data_dir
+
+
+def command(
+    data_dir: Annotated[
+        Path | None, typer.Option(help="The installation's folder.", show_default="/var/lib/bellglass")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Show daemons, tiers, capacity and counts. Exit code 0 when all daemons run, 3 otherwise."""
+    from bellglass.supervise import status
+
+    found = status.read(DataDir((data_dir or default_data_dir()).absolute()))
+    if as_json:
+        print(json.dumps(found))
+    else:
+        _show(found)
+    raise typer.Exit(0 if found["up"] else 3)
+
+
+def _show(found: dict) -> None:  # type: ignore[type-arg]
+    from rich.console import Console
+    from rich.table import Table
+
+    from bellglass.units import format_size
+
+    console = Console()
+    place = f"up at {found['api_url']}" if found["up"] else "down"
+    console.print(f"bellglass {found['versions']['bellglass']} in {found['data_dir']}: {place}")
+    daemons = Table("daemon", "pid", "memory (PSS)", box=None)
+    for name, pid in found["pids"].items():
+        pss = found["pss_bytes"].get(name)
+        daemons.add_row(name, str(pid), format_size(pss) if pss is not None else "")
+    console.print(daemons)
+    if not found["node"]:
+        return
+    tiers = Table("tier", "runtime", "usable", box=None)
+    for tier in found["tiers"]:
+        usable = "yes" if tier["usable"] else f"no: {tier['reason']} ({tier['hint']})"
+        tiers.add_row(tier["tier"], f"{tier['runtime']} {tier['version'] or ''}", usable)
+    console.print(tiers)
+    capacity = found["capacity"]
+    console.print(
+        f"{found['counts']['sandboxes']} sandboxes; {capacity['cpus']} CPUs, "
+        f"{format_size(capacity['memory_committed_bytes'])} of {format_size(capacity['memory_bytes'])} memory promised, "
+        f"{format_size(capacity['disk_free_bytes'])} of disk free"
+    )

@@ -1,0 +1,127 @@
+"""Finding a running installation: the supervisor's record in the data folder, and questions to its daemons.
+
+The record is only believed as far as the processes it names are alive with the start times it gives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bellglass.datadir import DataDir
+from bellglass.errors import Conflict, Forbidden
+from bellglass.link import LinkClient
+from bellglass.supervise.install import read_installation_id
+from bellglass.supervise.processes import ProcessId
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What the supervisor writes to run/supervisor.json."""
+
+    version: str
+    api_url: str
+    started_at: str
+    processes: dict[str, ProcessId] = field(default_factory=dict)
+    """By daemon: supervisor, server, node, helper, lxcfs; only what runs."""
+
+    def alive(self, name: str) -> bool:
+        return name in self.processes and self.processes[name].alive()
+
+
+def write_record(data: DataDir, record: Record) -> None:
+    temporary = data.supervisor_file.with_suffix(".new")
+    temporary.write_text(json.dumps(asdict(record)) + "\n")
+    temporary.chmod(0o644)
+    temporary.rename(data.supervisor_file)
+
+
+def read_record(data: DataDir) -> Record | None:
+    """The last supervisor's record, or None if there never was one."""
+    try:
+        raw = json.loads(data.supervisor_file.read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+    processes = {name: ProcessId(**value) for name, value in raw["processes"].items()}
+    return Record(raw["version"], raw["api_url"], raw["started_at"], processes)
+
+
+class Lock:
+    """The data folder's lock: whoever holds it is the one supervisor of this installation."""
+
+    def __init__(self, data: DataDir) -> None:
+        self._file: Path = data.lock_file
+        self._descriptor: int | None = None
+
+    def take(self) -> None:
+        """Raises Conflict when a supervisor holds it."""
+        descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise Conflict(
+                f"{self._file.parent} is in use by a running installation",
+                hint="`bellglass status` shows it, `bellglass down` stops it",
+            ) from None
+        self._descriptor = descriptor
+
+    def held_elsewhere(self) -> bool:
+        try:
+            self.take()
+        except Conflict:
+            return True
+        self.release()
+        return False
+
+    def release(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+async def _ask(data: DataDir, questions: list[tuple[str, Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    try:
+        secret = data.node_secret_file.read_text().strip()
+    except PermissionError as error:
+        raise Forbidden(f"{data.root} is another user's installation", hint="run it with sudo") from error
+    link = await LinkClient.connect(
+        data.node_socket, secret=secret, installation=read_installation_id(data), role="operator"
+    )
+    try:
+        return [await link.call(op, dict(params)) for op, params in questions]
+    finally:
+        await link.close()
+
+
+def ask_node(data: DataDir, op: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """One question to the running node, as the operator. Raises NodeUnavailable, Forbidden."""
+    return asyncio.run(_ask(data, [(op, params or {})]))[0]
+
+
+async def _delete_all(data: DataDir, on_deleted: Any) -> int:
+    secret = data.node_secret_file.read_text().strip()
+    link = await LinkClient.connect(
+        data.node_socket, secret=secret, installation=read_installation_id(data), role="operator"
+    )
+    try:
+        rows = (await link.call("sandbox.list", {}))["sandboxes"]
+        live = [row for row in rows if row["state"] not in ("ended", "failed")]
+        for row in live:
+            await link.call("sandbox.delete", {"sandbox_id": row["sandbox_id"], "generation": row["generation"]})
+            on_deleted(row["sandbox_id"])
+        await link.call("node.wait_reclaimed", {"timeout_s": 60})
+        return len(live)
+    finally:
+        await link.close()
+
+
+def delete_all_sandboxes(data: DataDir, on_deleted: Any) -> int:
+    """End every sandbox of the node and wait until all is given back; answers how many there were."""
+    return asyncio.run(_delete_all(data, on_deleted))

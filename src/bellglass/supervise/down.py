@@ -1,0 +1,63 @@
+"""`bellglass down` as a function.
+
+Sandboxes are deleted through the node, which journals each end; the server's records follow when it reads that
+journal. If the daemons are not running, the node is started alone for it: sandboxes outlive their daemons, so they
+can be there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from bellglass import settings as settings_module
+from bellglass.datadir import DataDir
+from bellglass.errors import SandboxFailed
+from bellglass.supervise import control
+from bellglass.supervise.install import prepare, read_installation_id
+from bellglass.supervise.supervisor import STOP_GRACE_S, Supervisor, block_signals
+
+
+class Outcome(NamedTuple):
+    was_up: bool
+    deleted: int
+    left_running: int
+
+
+def stop(data: DataDir, *, sandboxes: bool, say: Callable[[str], None]) -> Outcome:
+    """Raises InvalidRequest where there is no installation, Forbidden where it is another user's."""
+    read_installation_id(data)
+    lock = control.Lock(data)
+    record = control.read_record(data)
+    running = record is not None and record.alive("supervisor")
+    deleted = 0
+    if sandboxes and running:
+        deleted = control.delete_all_sandboxes(data, lambda sandbox_id: say(f"deleted {sandbox_id}"))
+    if running:
+        assert record is not None
+        supervisor = record.processes["supervisor"]
+        supervisor.send(15)
+        if not supervisor.wait(time.monotonic() + 3 * STOP_GRACE_S):
+            raise SandboxFailed(
+                f"the supervisor (pid {supervisor.pid}) does not stop", hint=f"see {data.logs_dir / 'supervisor.log'}"
+            )
+        say("server, node and helper stopped")
+    lock.take()
+    try:
+        if sandboxes and not running and any(data.sandboxes_dir.iterdir()):
+            deleted = _delete_without_daemons(data, lock, say)
+    finally:
+        lock.release()
+    return Outcome(running, deleted, len(list(data.sandboxes_dir.iterdir())))
+
+
+def _delete_without_daemons(data: DataDir, lock: control.Lock, say: Callable[[str], None]) -> int:
+    settings = settings_module.load(data.settings_file)
+    block_signals()
+    supervisor = Supervisor(prepare(data), settings, None, None, lambda step, seconds: None, lock)
+    supervisor.start_node_alone()
+    try:
+        return control.delete_all_sandboxes(data, lambda sandbox_id: say(f"deleted {sandbox_id}"))
+    finally:
+        supervisor.stop()

@@ -1,0 +1,153 @@
+"""Preparing an installation's data folder: ids, secrets, folders with their owners and modes. Safe to repeat.
+
+Secrets are made once and never printed: the admin key (root's, for `bellglass keys`), its hash for the server, and the
+link secret, in two copies because server and node have different uids.
+"""
+
+from __future__ import annotations
+
+import grp
+import hashlib
+import json
+import os
+import pwd
+import secrets
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from bellglass import __version__
+from bellglass.datadir import DataDir
+from bellglass.errors import InvalidRequest, SandboxFailed
+from bellglass.ids import INSTALLATION_ID, new_installation_id, random_base32
+from bellglass.model import now
+
+SERVER_USER = "bellglass-server"
+NODE_USER = "bellglass-node"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The uid and gid that a daemon runs under."""
+
+    uid: int
+    gid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    id: str
+    data: DataDir
+    server: Identity
+    node: Identity
+    link_secret: str
+
+
+def prepare(data: DataDir) -> Installation:
+    """Make or complete the data folder. Raises InvalidRequest when its place can't serve.
+
+    As root the daemons get system users of their own; as an ordinary user (fake driver) everything is that user's.
+    """
+    root = os.geteuid() == 0
+    server = _system_user(SERVER_USER) if root else Identity(os.getuid(), os.getgid())
+    node = _system_user(NODE_USER) if root else server
+    data.root.mkdir(parents=True, exist_ok=True, mode=0o755)
+    if root:
+        _refuse_untraversable(data.root)
+    data.root.chmod(0o711)
+    _folder(data.server_dir, 0o700, server)
+    _folder(data.node_dir, 0o700, node)
+    for folder in (data.executions_dir, data.inputs_dir):
+        _folder(folder, 0o711 if folder == data.inputs_dir else 0o700, node)
+    if root:
+        data.node_dir.chmod(0o711)  # the helper's bind of inputs/<id> is looked up as the sandbox's root
+    _folder(data.sandboxes_dir, 0o711, Identity(os.geteuid(), os.getegid()))
+    _folder(data.run_dir, 0o755, Identity(os.geteuid(), os.getegid()))
+    _folder(data.link_dir, 0o750, Identity(node.uid, server.gid))
+    _folder(data.logs_dir, 0o750, Identity(os.geteuid(), os.getegid()))
+    if not data.settings_file.exists():
+        _write(data.settings_file, "# Settings of this installation; see docs/reference/settings.md\n", 0o644)
+    return Installation(
+        id=_installation_id(data), data=data, server=server, node=node, link_secret=_secrets(data, server, node)
+    )
+
+
+def read_installation_id(data: DataDir) -> str:
+    """The id of an installation that exists. Raises InvalidRequest when there is none."""
+    try:
+        identifier = json.loads(data.installation_file.read_text())["id"]
+    except FileNotFoundError as error:
+        raise InvalidRequest(f"there is no installation in {data.root}", hint="`bellglass up` makes one") from error
+    if not INSTALLATION_ID.match(identifier):
+        raise InvalidRequest(f"{data.installation_file} holds no installation id")
+    return identifier
+
+
+def _installation_id(data: DataDir) -> str:
+    if not data.installation_file.exists():
+        record = {"id": new_installation_id(), "created_at": now(), "version": __version__}
+        _write(data.installation_file, json.dumps(record) + "\n", 0o644)
+    return read_installation_id(data)
+
+
+def _secrets(data: DataDir, server: Identity, node: Identity) -> str:
+    if not data.admin_key_file.exists():
+        _write(data.admin_key_file, f"bgadmin_{random_base32(32)}\n", 0o600)
+    admin_key = data.admin_key_file.read_text().strip()
+    _write(data.admin_hash_file, hashlib.sha256(admin_key.encode()).hexdigest() + "\n", 0o400, server)
+    stored = data.node_secret_file
+    secret = stored.read_text().strip() if stored.exists() else secrets.token_hex(32)
+    for file, owner in ((data.node_secret_file, node), (data.server_secret_file, server)):
+        _write(file, secret + "\n", 0o400, owner)
+    return secret
+
+
+def _write(file: Path, text: str, mode: int, owner: Identity | None = None) -> None:
+    """Atomic, never readable by others in between, and on disk before it counts."""
+    temporary = file.with_name(f".{file.name}.{os.getpid()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(descriptor, "w") as handle:
+        handle.write(text)
+        handle.flush()
+        os.fchmod(descriptor, mode)
+        if owner is not None:
+            os.fchown(descriptor, owner.uid, owner.gid)
+        os.fsync(descriptor)
+    temporary.rename(file)
+
+
+def _folder(path: Path, mode: int, owner: Identity) -> None:
+    path.mkdir(exist_ok=True, mode=0o700)
+    os.chown(path, owner.uid, owner.gid, follow_symlinks=False)
+    path.chmod(mode)
+
+
+def _refuse_untraversable(root: Path) -> None:
+    """A sandbox's processes have uids of their own and must pass every folder above their root file system."""
+    for folder in root.resolve().parents:
+        if not folder.stat().st_mode & 0o001:
+            raise InvalidRequest(
+                f"the data folder {root} can't serve: {folder} may not be passed by other users",
+                hint=f"choose another --data-dir, or `chmod o+x {folder}`",
+                details={"field": "data_dir"},
+            )
+
+
+def _system_user(name: str) -> Identity:
+    try:
+        entry = pwd.getpwnam(name)
+    except KeyError:
+        useradd = shutil.which("useradd", path="/usr/sbin:/sbin:/usr/bin:/bin")
+        if useradd is None:
+            raise SandboxFailed(f"no system user {name} and no useradd", hint="apt-get install passwd") from None
+        done = subprocess.run(
+            [useradd, "--system", "--user-group", "--no-create-home", "--home-dir", "/nonexistent",
+             "--shell", "/usr/sbin/nologin", name],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        # 9: the name is taken, by another `up` that was quicker.
+        if done.returncode not in (0, 9):
+            raise SandboxFailed(f"useradd {name} failed: {done.stderr.strip()}") from None
+        entry = pwd.getpwnam(name)
+    return Identity(entry.pw_uid, grp.getgrnam(name).gr_gid)

@@ -1,0 +1,233 @@
+"""The supervisor: starts lxcfs, helper, node and server in that order, restarts what dies, stops them on SIGTERM.
+
+Sandboxes are not its children and go on without it. It waits on pidfds and a signal descriptor, nothing is polled.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from bellglass import __version__
+from bellglass.datadir import DataDir
+from bellglass.errors import BellglassError, NotSupported, SandboxFailed
+from bellglass.model import now
+from bellglass.settings import Settings
+from bellglass.supervise import launch, profile
+from bellglass.supervise.control import Lock, Record, read_record, write_record
+from bellglass.supervise.install import Installation
+from bellglass.supervise.processes import ProcessId
+
+STOP_GRACE_S = 10.0
+RESTART_PAUSE_S = (0.0, 0.2, 1.0, 5.0)  # after the first, second ... death within RESTART_WINDOW_S
+RESTART_WINDOW_S = 60.0
+Say = Callable[[str, float], None]
+
+
+@dataclass(slots=True)
+class Supervisor:
+    """One run of an installation's daemons."""
+
+    installation: Installation
+    settings: Settings
+    listen: str | None
+    port: int | None
+    say: Say
+    """Told of each finished step and the seconds it took."""
+    lock: Lock
+    api_url: str = ""
+    processes: dict[str, ProcessId] = field(default_factory=dict)
+    _deaths: dict[str, list[float]] = field(default_factory=dict)
+
+    @property
+    def uses_helper(self) -> bool:
+        return self.settings["node.driver"] != "fake"
+
+    def start(self) -> profile.Profile:
+        """Bring everything up. On failure what was started is stopped again."""
+        if self.uses_helper and os.geteuid() != 0:
+            raise NotSupported(
+                "the container tier needs root for its helper",
+                hint=f"run: sudo {shutil.which('bellglass') or sys.argv[0]} up",
+            )
+        self._stop_orphans()
+        self.processes["supervisor"] = ProcessId.of(os.getpid())
+        try:
+            self._timed("lxcfs", self._start_lxcfs)
+            self._timed("helper and node" if self.uses_helper else "node", self._start_node)
+            self._timed("server", self._start_server)
+            found = profile.ensure(self.installation.data, self.api_url)
+        except BaseException:
+            self.stop()
+            raise
+        self._write_record()
+        return found
+
+    def start_node_alone(self) -> None:
+        """Only what deleting sandboxes needs."""
+        self._stop_orphans()
+        self._start_lxcfs()
+        self._start_node()
+
+    def run(self) -> None:
+        """Until SIGTERM or SIGINT: restart what dies. The signals must be blocked already (see `block_signals`)."""
+        signals = _SignalDescriptor()
+        try:
+            while True:
+                watched = {name: self.processes[name] for name in ("node", "server")}
+                poll = select.poll()
+                poll.register(signals.fileno(), select.POLLIN)
+                descriptors = {}
+                for name, process in watched.items():
+                    try:
+                        descriptor = os.pidfd_open(process.pid)
+                    except ProcessLookupError:
+                        continue
+                    descriptors[descriptor] = name
+                    poll.register(descriptor, select.POLLIN)
+                if len(descriptors) == len(watched):
+                    poll.poll()
+                for descriptor in descriptors:
+                    os.close(descriptor)
+                if signals.pending():
+                    break
+                for name, process in watched.items():
+                    if not process.alive():
+                        self._restart(name, signals)
+        finally:
+            signals.close()
+            self.stop()
+
+    def stop(self) -> None:
+        """Server, then node (the helper goes with it), then lxcfs where no sandbox needs it. Sandboxes go on."""
+        for name in ("server", "node", "helper"):
+            if process := self.processes.pop(name, None):
+                process.stop(STOP_GRACE_S)
+                launch.reap(process)
+        if "lxcfs" in self.processes and not any(self.installation.data.sandboxes_dir.iterdir()):
+            self.processes.pop("lxcfs").stop(STOP_GRACE_S)
+            _unmount_lxcfs(self.installation.data)
+        self.processes.pop("supervisor", None)
+        self._write_record()
+
+    def _stop_orphans(self) -> None:
+        """Daemons of a supervisor that was killed: they hold the sockets, so they make room first."""
+        if last := read_record(self.installation.data):
+            for name in ("server", "node", "helper"):
+                if process := last.processes.get(name):
+                    process.stop(STOP_GRACE_S)
+
+    # --- the daemons ------------------------------------------------------------------------------------
+
+    def _start_lxcfs(self) -> None:
+        if not self.uses_helper:
+            return
+        data = self.installation.data
+        last = read_record(data)
+        if last is not None and last.alive("lxcfs"):
+            self.processes["lxcfs"] = last.processes["lxcfs"]
+            return
+        program = shutil.which("lxcfs", path="/usr/bin:/usr/sbin:/usr/local/bin")
+        if program is None:
+            raise SandboxFailed(
+                "lxcfs is not installed: sandboxes would see the host's memory and CPUs", hint="apt-get install lxcfs"
+            )
+        _unmount_lxcfs(data)
+        self.processes["lxcfs"] = launch.start_lxcfs(self.installation, program)
+
+    def _start_node(self) -> None:
+        started = launch.start_node(self.installation, with_helper=self.uses_helper)
+        self.processes["node"] = started.process
+        if started.helper is not None:
+            self.processes["helper"] = started.helper
+
+    def _start_server(self) -> None:
+        started = launch.start_server(self.installation, listen=self.listen, port=self.port)
+        self.processes["server"] = started.process
+        self.api_url = str(started.ready["api_url"])
+        # A restarted server must come back at the same address, also where the port was chosen by the kernel.
+        self.port = int(self.api_url.rpartition(":")[2])
+
+    def _restart(self, name: str, signals: _SignalDescriptor) -> None:
+        launch.reap(self.processes[name])
+        deaths = [at for at in self._deaths.get(name, []) if at > time.monotonic() - RESTART_WINDOW_S]
+        self._deaths[name] = [*deaths, time.monotonic()]
+        pause_s = RESTART_PAUSE_S[min(len(deaths), len(RESTART_PAUSE_S) - 1)]
+        self._log("restart", name=name, deaths=len(deaths) + 1, pause_s=pause_s)
+        if signals.wait(pause_s):
+            return
+        if name == "node" and (helper := self.processes.pop("helper", None)):
+            helper.stop(STOP_GRACE_S)
+        try:
+            self._start_node() if name == "node" else self._start_server()
+        except BellglassError as error:
+            self._log("restart failed", name=name, message=str(error))
+        self._write_record()
+
+    # --- small things -----------------------------------------------------------------------------------
+
+    def _timed(self, what: str, act: Callable[[], Any]) -> None:
+        start = time.monotonic()
+        act()
+        self.say(what, time.monotonic() - start)
+
+    def _write_record(self) -> None:
+        write_record(self.installation.data, Record(__version__, self.api_url, now(), dict(self.processes)))
+
+    def _log(self, event: str, **more: Any) -> None:
+        line = json.dumps({"at": now(), "event": event, **more}) + "\n"
+        with open(self.installation.data.logs_dir / "supervisor.log", "a") as log:
+            log.write(line)
+
+
+def block_signals() -> None:
+    """SIGTERM and SIGINT are only ever taken by `Supervisor.run`, never in the middle of a start."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+
+
+class _SignalDescriptor:
+    """SIGTERM and SIGINT as something that poll(2) can wait for: a wake-up pipe that Python's handlers write to."""
+
+    def __init__(self) -> None:
+        self._read, self._write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._previous = {
+            number: signal.signal(number, lambda *_: os.write(self._write, b"!"))
+            for number in (signal.SIGTERM, signal.SIGINT)
+        }
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT})
+
+    def fileno(self) -> int:
+        return self._read
+
+    def pending(self) -> bool:
+        return self.wait(0)
+
+    def wait(self, timeout_s: float) -> bool:
+        poll = select.poll()
+        poll.register(self._read, select.POLLIN)
+        return bool(poll.poll(timeout_s * 1000))
+
+    def close(self) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        os.close(self._read)
+        os.close(self._write)
+
+
+def _unmount_lxcfs(data: DataDir) -> None:
+    """Take away the mount that a dead lxcfs left. Raises SandboxFailed if it stays."""
+    with open("/proc/self/mounts") as mounts:
+        if not any(line.split()[1] == str(data.lxcfs_dir) for line in mounts):
+            return
+    done = subprocess.run(["umount", "--lazy", str(data.lxcfs_dir)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SandboxFailed(f"umount {data.lxcfs_dir}: {done.stderr.strip()}")

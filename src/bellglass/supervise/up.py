@@ -1,0 +1,147 @@
+"""`bellglass up` as a function: everything from an empty folder to an API that answers, told step by step.
+
+With `detach` the work is done by a child in a session of its own, which sends its steps and its outcome through a
+pipe as JSON lines; the caller returns when the API answers, the child becomes the supervisor.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from bellglass import settings as settings_module
+from bellglass.datadir import DataDir, cache_dir
+from bellglass.errors import BellglassError, InternalError, SandboxFailed, from_dict
+from bellglass.settings import Settings
+from bellglass.supervise import profile
+from bellglass.supervise.control import Lock
+from bellglass.supervise.install import prepare
+from bellglass.supervise.profile import Profile
+from bellglass.supervise.supervisor import Say, Supervisor, block_signals
+
+AGENT_DIR = Path(__file__).resolve().parents[1] / "_agent"
+
+
+def templates_dir(settings: Settings) -> Path:
+    return Path(settings["node.templates_dir"] or cache_dir() / "templates")
+
+
+def start(data: DataDir, *, listen: str | None, port: int | None, say: Say) -> tuple[Supervisor, Profile]:
+    """Prepare and start. Raises BellglassError with the next step; nothing of it then runs."""
+    settings = settings_module.load(data.settings_file)
+    require_agent()
+    block_signals()
+    begun = time.monotonic()
+    installation = prepare(data)
+    lock = Lock(data)
+    lock.take()
+    say(f"data folder {data.root}, installation {installation.id}", time.monotonic() - begun)
+    if settings["node.driver"] != "fake":
+        ensure_base_template(settings, say)
+    supervisor = Supervisor(installation, settings, listen, port, say, lock)
+    found = supervisor.start()
+    return supervisor, found
+
+
+def require_agent() -> Path:
+    """The agent's binary for this machine. Raises SandboxFailed naming `make agent`."""
+    binary = AGENT_DIR / f"bellglass-agent-{os.uname().machine}"
+    if not binary.is_file():
+        raise SandboxFailed(f"the guest agent for {os.uname().machine} is not built", hint="run: make agent")
+    return binary
+
+
+def ensure_base_template(settings: Settings, say: Say) -> None:
+    """Build `base` where it is missing (about half a minute, as root)."""
+    from bellglass.node.image import build, recipe
+
+    begun = time.monotonic()
+    wanted = recipe.load(recipe.recipes_dir() / "base")
+    extra_ca = Path(settings["node.extra_ca"]) if settings["node.extra_ca"] else None
+    built = build.build(
+        wanted,
+        templates_dir(settings),
+        extra_ca=extra_ca,
+        progress=lambda phase: say(f"template base: {phase}", time.monotonic() - begun),
+    )
+    say(f"template base {built.digest[:12]}", time.monotonic() - begun)
+
+
+def run_foreground(
+    data: DataDir, *, listen: str | None, port: int | None, say: Say, ready: Callable[[Profile], None]
+) -> None:
+    supervisor, found = start(data, listen=listen, port=port, say=say)
+    file, owner = profile.profile_file(data)
+    profile.publish(found, file, owner)
+    ready(found)
+    supervisor.run()
+
+
+def run_detached(data: DataDir, *, listen: str | None, port: int | None, say: Say) -> Profile:
+    """Start in the background; answers when the API does."""
+    read, write = os.pipe2(os.O_CLOEXEC)
+    pid = os.fork()
+    if pid == 0:
+        os.close(read)
+        _become_daemon(data, write, listen=listen, port=port)
+    os.close(write)
+    with os.fdopen(read) as lines:
+        for line in lines:
+            message = json.loads(line)
+            if "step" in message:
+                say(message["step"], message["seconds"])
+            elif "error" in message:
+                os.waitpid(pid, 0)
+                raise from_dict(message)
+            else:
+                found = Profile(**message["profile"])
+                file, owner = profile.profile_file(data)
+                profile.publish(found, file, owner)
+                return found
+    os.waitpid(pid, 0)
+    raise InternalError("the supervisor died while it started", hint=f"see {data.logs_dir / 'supervisor.log'}")
+
+
+def _become_daemon(data: DataDir, report: int, *, listen: str | None, port: int | None) -> None:
+    """The rest of the child's life; never returns."""
+    code = 1
+    try:
+        os.setsid()
+        os.chdir("/")
+
+        def tell(message: dict[str, Any]) -> None:
+            os.write(report, (json.dumps(message) + "\n").encode())
+
+        try:
+            supervisor, found = start(
+                data, listen=listen, port=port, say=lambda step, seconds: tell({"step": step, "seconds": seconds})
+            )
+        except BellglassError as error:
+            tell(error.to_dict())
+            return
+        except BaseException as error:
+            tell(InternalError(f"{type(error).__name__}: {error}").to_dict())
+            raise
+        _leave_terminal(data)
+        tell({"profile": {"api_url": found.api_url, "api_key": found.api_key, "data_dir": found.data_dir}})
+        os.close(report)
+        supervisor.run()
+        code = 0
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _leave_terminal(data: DataDir) -> None:
+    null = os.open(os.devnull, os.O_RDWR)
+    log = os.open(data.logs_dir / "supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o640)
+    os.dup2(null, 0)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(null)
+    os.close(log)
