@@ -23,10 +23,9 @@ if [[ ! -f $ZIG_VENV/.complete ]]; then
 fi
 
 step agent "building for x86_64 and aarch64"
-export ZIG_GLOBAL_CACHE_DIR=$BELLGLASS_CACHE/build/zig ZIG_LOCAL_CACHE_DIR=$BUILD/zig
 mkdir -p "$AGENT_DIR" "$ZIG_GLOBAL_CACHE_DIR" "$ZIG_LOCAL_CACHE_DIR"
 rm -f "$stamp"
-logged agent make -C "$CHECKOUT/guest" agents ZIG="$ZIG_VENV/bin/python -m ziglang" OUT="$AGENT_DIR"
+logged agent make -B -C "$CHECKOUT/guest" agents ZIG="$ZIG_VENV/bin/python -m ziglang" OUT="$AGENT_DIR"
 for binary in "${binaries[@]}"; do
     [[ -x $binary ]] || fail agent "make -C guest agents did not make $binary"
 done

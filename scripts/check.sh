@@ -3,10 +3,10 @@
 source "$(dirname "$0")/lib.sh"
 cd "$CHECKOUT"
 
-failed=0
+complaints=()
 run() {
     echo "+ $*"
-    "$@" || failed=1
+    "$@" || complaints+=("$(basename "$1")")
 }
 export RUFF_CACHE_DIR=$BUILD/ruff MYPY_CACHE_DIR=$BUILD/mypy
 mkdir -p "$BUILD"
@@ -14,4 +14,5 @@ run "$VENV/bin/ruff" check .
 run "$VENV/bin/ruff" format --check .
 run "$VENV/bin/mypy"
 run shellcheck -x -P SCRIPTDIR scripts/*.sh .ci/run templates/*/hooks/*.sh
-exit "$failed"
+[[ ${#complaints[@]} -eq 0 ]] || { echo "complaints of: ${complaints[*]}"; exit 1; }
+echo "no complaints"

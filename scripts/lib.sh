@@ -27,6 +27,7 @@ AGENT_DIR=$CHECKOUT/src/bellglass/_agent
 # A tool of the agent's build only: a requirement of the package would cost every install 80 MB.
 ZIG_VERSION=0.14.1
 ZIG_VENV=$BELLGLASS_CACHE/tools/zig-$ZIG_VERSION
+export ZIG_GLOBAL_CACHE_DIR=$BELLGLASS_CACHE/build/zig ZIG_LOCAL_CACHE_DIR=$BUILD/zig
 
 step() { printf '%-12s %s\n' "$1" "$2"; }
 

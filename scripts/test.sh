@@ -51,8 +51,9 @@ pytest_stage() {
 failed_stages=()
 export HYPOTHESIS_STORAGE_DIRECTORY=$BUILD/hypothesis
 plain_stage style scripts/check.sh
-plain_stage guest make -C guest test BUILD="$BUILD/guest"
-plain_stage fuzz make -C guest fuzz BUILD="$BUILD/guest" FUZZ_S="$fuzz_s"
+guest_make=(make --no-print-directory -C guest BUILD="$BUILD/guest" ZIG="$ZIG_VENV/bin/python -m ziglang")
+plain_stage guest "${guest_make[@]}" test
+plain_stage fuzz "${guest_make[@]}" fuzz SECONDS="$fuzz_s"
 pytest_stage unit tests/unit tests/style -n 2
 pytest_stage functional tests/functional tests/drivers tests/security
 
