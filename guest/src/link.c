@@ -70,7 +70,7 @@ static void hello(struct link *link)
             continue;
         uint8_t live[5];
         put32(live, s->id);
-        live[4] = KIND_EXECUTION;
+        live[4] = T_START;
         tlv_put(&w, 7, live, sizeof live);
     }
     outbuf_commit(&link->out, T_HELLO, 0, 0, w.used);
