@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from bellglass.node.helper import uids
 from bellglass.testing import kernel
 from bellglass.testing.leaks import (
     KINDS,
@@ -175,9 +176,9 @@ def plant_link(scope: Scope) -> Iterator[str]:
 @contextlib.contextmanager
 def plant_uid_range(scope: Scope) -> Iterator[str]:
     UID_RANGES.mkdir(parents=True, exist_ok=True)
-    lease = UID_RANGES / str(SANDBOX_UIDS[-65536])
-    lease.write_text(f"{scope.installation} sbplanted\n")
-    yield f"uid range: {lease.name}"
+    lease = UID_RANGES / "29999"
+    lease.symlink_to(f"{scope.installation}/sbplanted")
+    yield "uid range: 29999 of sbplanted"
     lease.unlink()
 
 
@@ -197,7 +198,7 @@ def plant_file(folder: str) -> object:
         path = scope.data_dir / folder / "sbplanted"
         path.mkdir()
         (path / "left").touch()
-        yield f"file: {path}/left"
+        yield f"file: {path}"
         (path / "left").unlink()
         path.rmdir()
 
@@ -254,6 +255,11 @@ def test_leaked_descriptor_of_a_daemon_is_seen(scope: Scope) -> None:
             assert_no_leak(before, deadline_s=1)
         daemon.send_signal(signal.SIGUSR2)
         assert_no_leak(before, deadline_s=5)
+
+
+def test_uid_ranges_are_those_of_the_helper() -> None:
+    assert (UID_RANGES, SANDBOX_UIDS.start) == (uids.LEASES, uids.UID_BASE)
+    assert uids.first_uid(uids.RANGE_COUNT) == SANDBOX_UIDS.stop
 
 
 def test_every_kind_has_a_plant() -> None:

@@ -36,8 +36,11 @@ KINDS = (
     "file",
     "descriptor",
 )
-SANDBOX_UIDS = range(0x70000000, 0x80000000)
+UID_BASE = 0x70000000
+UID_RANGE_SIZE = 65536
+SANDBOX_UIDS = range(UID_BASE, UID_BASE + 30_000 * UID_RANGE_SIZE)
 UID_RANGES = Path("/run/bellglass/uids")
+"""A symbolic link per lease, `<index>` to `<installation>/<sandbox id>`."""
 POLL_S = 0.1
 
 
@@ -182,34 +185,37 @@ def _namespaces(everything: list[kernel.Process], ours: list[kernel.Process]) ->
 
 
 def _uid_ranges(scope: Scope) -> Iterator[str]:
-    for path, owner in _leases():
-        if owner == scope.installation:
-            yield path.name
+    for index, installation, sandbox in _leases():
+        if installation == scope.installation:
+            yield f"{index} of {sandbox}"
 
 
 def _ranges_of_others(scope: Scope) -> list[range]:
-    return [_range_of(path) for path, owner in _leases() if owner != scope.installation]
+    found = []
+    for index, installation, _ in _leases():
+        if installation != scope.installation:
+            first = UID_BASE + index * UID_RANGE_SIZE
+            found.append(range(first, first + UID_RANGE_SIZE))
+    return found
 
 
-def _leases() -> Iterator[tuple[Path, str]]:
+def _leases() -> Iterator[tuple[int, str, str]]:
     if not UID_RANGES.is_dir():
         return
     for path in UID_RANGES.iterdir():
         try:
-            yield path, path.read_text().split()[0]
-        except (FileNotFoundError, IndexError):
+            installation, _, sandbox = str(path.readlink()).partition("/")
+        except FileNotFoundError:
             continue
-
-
-def _range_of(path: Path) -> range:
-    base = int(path.name)
-    return range(base, base + 65536)
+        yield int(path.name), installation, sandbox
 
 
 def _files(scope: Scope) -> Iterator[str]:
     data = DataDir(scope.data_dir)
-    for folder in (data.sandboxes_dir, data.inputs_dir, data.executions_dir, data.run_dir):
+    for folder in (data.sandboxes_dir, data.inputs_dir, data.run_dir):
         yield from _below(folder, depth=2)
+    # The executions of a sandbox that lives stay readable; what counts is that the sandbox's folder goes with it.
+    yield from _below(data.executions_dir, depth=1)
 
 
 def _below(folder: Path, depth: int) -> Iterator[str]:

@@ -1,0 +1,125 @@
+"""Fixtures of the functional and security tests: real installations, sandboxes, keys, and the leak check around each.
+
+As root nothing is skipped: a missing runtime, agent or template fails, since `make test` has to have brought it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bellglass.testing.leaks import assert_no_leak, snapshot
+from bellglass.testing.stack import Stack
+
+SANDBOX_OPTIONS: dict[str, Any] = {"cpus": 1, "memory": "512MiB", "disk": "1GiB", "lifetime": "15m"}
+"""Small, so that many fit on a small machine."""
+
+
+@pytest.fixture(scope="session")
+def stack() -> Iterator[Stack]:
+    """An installation with the runc driver. Afterwards nothing of it may be left on the machine."""
+    assert os.geteuid() == 0, "sandboxes need root"
+    running = Stack.start()
+    before_end = running.scope
+    _warm_up(running)
+    yield running
+    running.close()
+    nothing = snapshot_of_nothing(before_end)
+    assert_no_leak(nothing, deadline_s=10)
+
+
+@pytest.fixture(scope="session")
+def fake_stack() -> Iterator[Stack]:
+    """An installation whose driver isolates nothing and needs no root."""
+    running = Stack.start(driver="fake")
+    yield running
+    running.close()
+
+
+def snapshot_of_nothing(scope: Any) -> Any:
+    """What is to be left of an installation: nothing but what isn't its own, links and the kernel's namespaces."""
+    now = snapshot(scope)
+    owned = ("process", "mount", "loop device", "cgroup", "uid range", "socket", "file", "descriptor")
+    items = {kind: (type(found)() if kind in owned else found) for kind, found in now.items.items()}
+    return type(now)(scope, items)
+
+
+def _warm_up(running: Stack) -> None:
+    """Whatever daemons open once and keep (database connections, worker threads) is open before the first snapshot."""
+    with running.sandbox(**SANDBOX_OPTIONS) as box:
+        box.exec(["true"])
+        box.files.write_text("warm", "up")
+        box.files.read_text("warm")
+    deadline = time.monotonic() + 10
+    while any(running.data.sandboxes_dir.iterdir()):
+        assert time.monotonic() < deadline, "the first sandbox is not reclaimed"
+        time.sleep(0.05)
+
+
+@pytest.fixture(autouse=True)
+def no_leak(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Around every test that uses the installation: what it made is gone 5 s later.
+
+    Fixtures of a wider scope, such as `shared_box`, are set up before and don't count.
+    """
+    if not {"stack", "box", "new_box", "shared_box"} & set(request.fixturenames):
+        yield
+        return
+    running: Stack = request.getfixturevalue("stack")
+    before = snapshot(running.scope)
+    yield
+    assert_no_leak(before, deadline_s=5)
+
+
+@pytest.fixture
+def new_box(stack: Stack, no_leak: None) -> Iterator[Callable[..., Any]]:
+    """Makes sandboxes that end with the test: `new_box(memory="1GiB")`."""
+    made = []
+
+    def make(template: str = "base", **options: Any) -> Any:
+        box = stack.sandbox(template, **{**SANDBOX_OPTIONS, **options})
+        made.append(box)
+        return box
+
+    yield make
+    for box in made:
+        box.close()
+
+
+@pytest.fixture
+def box(new_box: Callable[..., Any]) -> Any:
+    """A sandbox of the test's own."""
+    return new_box()
+
+
+@pytest.fixture(scope="module")
+def shared_box(stack: Stack) -> Iterator[Any]:
+    """One sandbox for all tests of a file; they leave no process running and keep to paths of their own."""
+    made = stack.sandbox(**SANDBOX_OPTIONS)
+    made.exec(["true"])
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def second_key(stack: Stack) -> str:
+    """A key of another project of the same installation."""
+    return stack.create_key("second")
+
+
+@pytest.fixture
+def canary(tmp_path: Path) -> Iterator[Path]:
+    """A file of the host's, readable by root alone, that nothing from inside may read, change or remove."""
+    path = Path("/etc/bellglass-canary")
+    path.write_text("host canary\n")
+    path.chmod(0o600)
+    yield path
+    try:
+        assert path.read_text() == "host canary\n"
+    finally:
+        path.unlink(missing_ok=True)
