@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
+from bellglass.errors import NotFound
 from bellglass.testing.leaks import assert_no_leak, snapshot
 from bellglass.testing.stack import Stack
 
@@ -88,6 +90,14 @@ def new_box(stack: Stack, no_leak: None) -> Iterator[Callable[..., Any]]:
 
     yield make
     for box in made:
+        end(box)
+
+
+def end(box: Any) -> None:
+    """Delete a sandbox that the test may have deleted already."""
+    try:
+        box.delete()
+    except NotFound:
         box.close()
 
 
@@ -103,7 +113,20 @@ def shared_box(stack: Stack) -> Iterator[Any]:
     made = stack.sandbox(**SANDBOX_OPTIONS)
     made.exec(["true"])
     yield made
-    made.close()
+    end(made)
+
+
+@pytest.fixture(scope="session")
+def api(stack: Stack) -> Iterator[httpx2.Client]:
+    """The HTTP API as it is, for what the SDK does not show. No connection outlives its request."""
+    with httpx2.Client(
+        base_url=stack.api_url,
+        headers={"Authorization": f"Bearer {stack.api_key}"},
+        timeout=120,
+        limits=httpx2.Limits(max_keepalive_connections=0),
+        trust_env=False,
+    ) as client:
+        yield client
 
 
 @pytest.fixture(scope="session")

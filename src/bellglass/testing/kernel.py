@@ -149,19 +149,36 @@ def unix_sockets() -> Counter[str]:
     return found
 
 
+def tcp_connections() -> set[str]:
+    """Inodes of TCP sockets whose both ends are open (ESTABLISHED), in this process's network namespace."""
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for line in _read(f"/proc/self/net/{table}").splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "01":
+                found.add(fields[9])
+    return found
+
+
 def descriptors(pid: int) -> Counter[str]:
-    """Open descriptors of a process by what they are: `socket`, `pipe`, `anon_inode:[eventpoll]`, a path."""
+    """Open descriptors of a process by what they are: `socket`, `pipe`, `anon_inode:[eventpoll]`, a path, and
+    `tcp connection` for a socket whose peer holds its end as well."""
     found: Counter[str] = Counter()
     try:
         numbers = os.listdir(f"/proc/{pid}/fd")
     except (FileNotFoundError, ProcessLookupError):
         return found
+    connections = tcp_connections()
     for number in numbers:
         try:
             target = os.readlink(f"/proc/{pid}/fd/{number}")
         except OSError:
             continue
-        found[target.partition(":")[0] if target.startswith(("socket:", "pipe:")) else target] += 1
+        kind, _, inode = target.partition(":")
+        if kind == "socket" and inode.strip("[]") in connections:
+            found["tcp connection"] += 1
+        else:
+            found[kind if kind in ("socket", "pipe") else target] += 1
     return found
 
 
@@ -213,6 +230,10 @@ def mount_namespaces() -> set[int] | None:
 def peak_memory_bytes(pid: int) -> int:
     """VmHWM: the most memory a process ever had resident."""
     return _status_bytes(pid, "VmHWM")
+
+
+def resident_bytes(pid: int) -> int:
+    return _status_bytes(pid, "VmRSS")
 
 
 def reset_peak_memory(pid: int) -> None:

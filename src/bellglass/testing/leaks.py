@@ -230,10 +230,11 @@ def _below(folder: Path, depth: int) -> Iterator[str]:
 
 
 def _descriptors(daemons: Mapping[str, int]) -> Counter[str]:
-    """By daemon and kind. Database files are left out: connections are opened by need up to the pool's size."""
+    """By daemon and kind. Left out are what others decide: connections that a client keeps open, and database files,
+    which are opened by need up to the pool's size."""
     found: Counter[str] = Counter()
     for name, pid in daemons.items():
         for target, count in kernel.descriptors(pid).items():
-            if ".db" not in Path(target).suffix:
+            if target != "tcp connection" and ".db" not in Path(target).suffix:
                 found[f"{target} in {name}"] += count
     return found
