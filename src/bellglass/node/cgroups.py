@@ -1,0 +1,136 @@
+"""The cgroups of a machine's executions, driven by the node alone: the helper has given it the machine's group.
+
+A group per execution is a child of the machine's group in the unified mount. The agent's child joins it through a
+descriptor of cgroup.procs that the node opened; that works because the agent itself is inside the machine's group.
+Waiting is by poll(2) on cgroup.events, through an epoll descriptor: the event loop's own polling has no POLLPRI.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import math
+import os
+import select
+import time
+from pathlib import Path
+
+from bellglass import ids
+from bellglass.errors import InternalError
+from bellglass.node.helper import cgroup
+from bellglass.node.helper.cgroup import INIT_SCOPE, Layout
+
+__all__ = ["MachineGroups", "wait_group_empty"]
+
+_RECHECK_S = 1.0
+_LATELY_S = 1.0
+
+
+class MachineGroups:
+    """`Groups` of the driver contract, for machines whose processes the host sees."""
+
+    def __init__(self, layout: Layout, installation: str, sandbox_id: str) -> None:
+        name = cgroup.group_name(installation, sandbox_id)
+        self.root = layout.group(name)
+        self._memory = layout.memory / name
+        self._is_v2 = layout.is_v2
+        self._oom_kills = self._count_oom_kills() if self._memory.exists() else 0
+        self._oom_killed_at = -math.inf
+
+    def make(self, execution_id: str) -> int:
+        group = self._group(execution_id)
+        group.mkdir(exist_ok=True)
+        return os.open(group / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
+
+    def kill(self, execution_id: str) -> None:
+        cgroup.kill(self._group(execution_id))
+
+    async def wait_empty(self, execution_id: str, deadline: float) -> bool:
+        return await wait_group_empty(self._group(execution_id), deadline)
+
+    def remove(self, execution_id: str) -> None:
+        try:
+            self._group(execution_id).rmdir()
+        except FileNotFoundError:
+            return
+
+    def freeze(self, *, frozen: bool) -> None:
+        """Asks only: the kernel freezes within milliseconds. A group that ends meanwhile is left out."""
+        for group in self.root.iterdir():
+            if group.is_dir() and group.name != INIT_SCOPE:
+                try:
+                    (group / "cgroup.freeze").write_text("1" if frozen else "0")
+                except OSError as error:
+                    if error.errno not in (errno.ENOENT, errno.ENODEV):
+                        raise
+
+    def oom_kills(self) -> int:
+        count = self._count_oom_kills()
+        if count > self._oom_kills:
+            self._oom_kills, self._oom_killed_at = count, time.monotonic()
+        return count
+
+    def _count_oom_kills(self) -> int:
+        file = self._memory / ("memory.events" if self._is_v2 else "memory.oom_control")
+        for line in file.read_text().splitlines():
+            name, _, value = line.partition(" ")
+            if name == "oom_kill":
+                return int(value)
+        raise InternalError(f"{file} does not count oom kills", hint="Linux 4.13 or newer is needed")
+
+    def oom_killed_lately(self) -> bool:
+        """Whether the kernel has killed for memory within the last second, also if somebody has asked meanwhile."""
+        try:
+            self.oom_kills()
+        except FileNotFoundError:
+            pass  # the group is removed: what was seen before counts
+        return time.monotonic() - self._oom_killed_at <= _LATELY_S
+
+    def executions(self) -> list[str]:
+        """The groups that exist."""
+        try:
+            return [path.name for path in self.root.iterdir() if ids.EXECUTION_ID.fullmatch(path.name)]
+        except FileNotFoundError:
+            return []
+
+    def _group(self, execution_id: str) -> Path:
+        if not ids.EXECUTION_ID.fullmatch(execution_id):
+            raise InternalError(f"{execution_id!r} is not the id of an execution")
+        return self.root / execution_id
+
+
+async def wait_group_empty(group: Path, deadline: float) -> bool:
+    """Until no process is in the group or below (True; gone is empty), or the loop time `deadline` has passed."""
+    loop = asyncio.get_running_loop()
+    try:
+        events = os.open(group / "cgroup.events", os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return True
+    poll = select.epoll(flags=select.EPOLL_CLOEXEC)
+    changed = asyncio.Event()
+    try:
+        poll.register(events, select.EPOLLPRI | select.EPOLLERR)
+        loop.add_reader(poll, changed.set)
+        # Reading the file is what takes its event back, so nothing between the two is missed.
+        while _is_populated(events):
+            changed.clear()
+            left = deadline - loop.time()
+            if left <= 0:
+                return False
+            timer = loop.call_later(min(left, _RECHECK_S), changed.set)
+            await changed.wait()
+            timer.cancel()
+        return True
+    finally:
+        loop.remove_reader(poll)
+        poll.close()
+        os.close(events)
+
+
+def _is_populated(events: int) -> bool:
+    try:
+        return b"populated 1" in os.pread(events, 4096, 0).splitlines()
+    except OSError as error:
+        if error.errno == errno.ENODEV:
+            return False  # removed
+        raise

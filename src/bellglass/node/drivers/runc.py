@@ -1,0 +1,280 @@
+"""The container tier: OCI machines on idmapped layers, by runc (or crun), through the root helper.
+
+The node's part is small and without privilege: it listens for the agent, watches the first process by a pidfd, kills by
+the cgroup that the helper gave it, and asks the helper to start and to reclaim. A machine's state is its first
+process (pid and start time) and the index of its uid range; all else follows from the sandbox's id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import struct
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from bellglass.datadir import DataDir
+from bellglass.errors import AgentLost, BellglassError, InternalError
+from bellglass.ids import new_sandbox_id
+from bellglass.model import Tier, TierReport
+from bellglass.node.cgroups import MachineGroups, wait_group_empty
+from bellglass.node.drivers.base import Groups, Handle, MachineSpec, Template
+from bellglass.node.helper import cgroup
+from bellglass.node.helper.client import HelperClient
+from bellglass.node.helper.context import start_ticks
+from bellglass.node.helper.uids import first_uid
+from bellglass.node.image import template as templates
+
+STATE_VERSION = 1
+SOCKET_NAME = "agent.sock"
+_BACKLOG = 8
+_KILL_S = 10.0
+_PROBE_S = 10.0
+_PEERCRED = struct.Struct("iII")
+
+
+@dataclass(frozen=True, slots=True)
+class MachineState:
+    pid: int
+    start_ticks: int
+    range: int
+    runtime_version: str
+
+    def encode(self) -> bytes:
+        return json.dumps({"v": STATE_VERSION} | asdict(self)).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> MachineState:
+        fields = json.loads(data)
+        if fields.pop("v") != STATE_VERSION:
+            raise InternalError("the state of a machine was written by another version of the driver")
+        return cls(**fields)
+
+
+class RuncHandle:
+    passes_descriptors = True
+
+    def __init__(self, driver: RuncDriver, sandbox_id: str, state: MachineState, listener: socket.socket) -> None:
+        self.sandbox_id = sandbox_id
+        self.runtime = driver.name
+        self.runtime_version = state.runtime_version
+        self._groups = MachineGroups(driver.layout, driver.installation, sandbox_id)
+        self.groups: Groups | None = self._groups
+        self._driver = driver
+        self._state = state
+        self._listener = listener
+
+    def state(self) -> bytes:
+        return self._state.encode()
+
+    async def connect(self, deadline: float) -> socket.socket:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    link, _ = await loop.sock_accept(self._listener)
+            except (TimeoutError, OSError) as error:
+                raise AgentLost(f"the agent of {self.sandbox_id} does not dial: {error}") from error
+            _, uid, _ = _PEERCRED.unpack(link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEERCRED.size))
+            if uid == first_uid(self._state.range):
+                return link
+            link.close()
+
+    async def wait(self) -> str:
+        """`oom` is told from the machine's own count: only a parent learns how a process has ended."""
+        pidfd = _open_process(self._state)
+        if pidfd is not None:
+            try:
+                await _readable(pidfd)
+            finally:
+                os.close(pidfd)
+        return "oom" if self._groups.oom_killed_lately() else "exited"
+
+    async def destroy(self) -> None:
+        deadline = asyncio.get_running_loop().time() + _KILL_S
+        cgroup.kill(self._groups.root)
+        if not await wait_group_empty(self._groups.root, deadline):
+            raise InternalError(f"processes of {self.sandbox_id} are still alive {_KILL_S:g} s after SIGKILL")
+
+    async def reclaim(self) -> None:
+        await self._driver.reclaim_leftovers(self.sandbox_id)
+
+
+class RuncDriver:
+    name = "runc"
+    tier: str = Tier.CONTAINER
+
+    def __init__(self, data: DataDir, helper: HelperClient, *, installation: str, templates_dir: Path) -> None:
+        """Takes the helper's client over: `close` closes it."""
+        self.installation = installation
+        self.layout = cgroup.layout()
+        self._data = data
+        self._helper = helper
+        self._templates_dir = templates_dir
+        self._listeners: dict[str, socket.socket] = {}
+        self._host: dict[str, Any] | None = None
+        self._report: TierReport | None = None
+        self._probing = asyncio.Lock()
+
+    async def probe(self) -> TierReport:
+        async with self._probing:
+            if self._report is not None:
+                return self._report
+            report = await self._probe()
+            if report.usable:
+                self._report = report  # what is missing may come while the node runs
+            return report
+
+    async def create(self, spec: MachineSpec) -> Handle:
+        version = (await self._host_facts())["version"]
+        sandbox_id = spec.sandbox_id
+        try:
+            index = (await self._helper.call("lease_uids", sandbox_id=sandbox_id))["range"]
+            # Before the start, so that the agent's first dial finds it.
+            listener = self._listen(sandbox_id)
+            started = await self._helper.call(
+                "start_machine",
+                sandbox_id=sandbox_id,
+                runtime=self.name,
+                template_name=spec.template.name,
+                template_digest=spec.template.digest,
+                cpus=spec.cpus,
+                cpu_ids=list(spec.cpu_ids),
+                memory_bytes=spec.memory_bytes,
+                disk_bytes=spec.disk_bytes,
+                inodes=spec.inodes,
+                pids=spec.pids,
+                has_inputs=spec.has_inputs,
+            )
+        except BaseException:
+            await asyncio.shield(self.reclaim_leftovers(sandbox_id))
+            raise
+        state = MachineState(started["pid"], started["start_ticks"], index, version or "unknown")
+        return RuncHandle(self, sandbox_id, state, listener)
+
+    async def recover(self, sandbox_id: str, state: bytes) -> Handle | None:
+        known = MachineState.decode(state)
+        pidfd = _open_process(known)
+        if pidfd is None:
+            return None
+        os.close(pidfd)
+        groups = MachineGroups(self.layout, self.installation, sandbox_id)
+        if not cgroup.is_populated(groups.root):
+            return None
+        return RuncHandle(self, sandbox_id, known, self._listen(sandbox_id))
+
+    async def reclaim_leftovers(self, sandbox_id: str) -> None:
+        if (listener := self._listeners.pop(sandbox_id, None)) is not None:
+            listener.close()
+        await self._helper.call("reclaim_machine", sandbox_id=sandbox_id)
+
+    async def close(self) -> None:
+        for listener in self._listeners.values():
+            listener.close()
+        self._listeners.clear()
+        self._helper.close()
+
+    def _listen(self, sandbox_id: str) -> socket.socket:
+        """Only the sandbox's root and this node get into the folder, so the socket itself is open to all."""
+        # By a descriptor: a socket's address holds 107 bytes, and the data folder may be far down.
+        folder = os.open(self._data.agent_dir(sandbox_id), os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        try:
+            with suppress(FileNotFoundError):
+                os.unlink(SOCKET_NAME, dir_fd=folder)
+            listener.bind(f"/proc/self/fd/{folder}/{SOCKET_NAME}")
+            os.chmod(SOCKET_NAME, 0o666, dir_fd=folder)
+            listener.listen(_BACKLOG)
+        except BaseException:
+            listener.close()
+            raise
+        finally:
+            os.close(folder)
+        self._listeners[sandbox_id] = listener
+        return listener
+
+    async def _host_facts(self) -> dict[str, Any]:
+        if self._host is None:
+            self._host = await self._helper.call("probe", runtime=self.name)
+        return self._host
+
+    async def _probe(self) -> TierReport:
+        try:
+            self._host = await self._helper.call("probe", runtime=self.name)
+            if missing := self._host["missing"]:
+                return self._refusal(missing[0]["reason"], missing[0]["hint"])
+            found = templates.installed(self._templates_dir)
+            if not found:
+                return self._refusal(f"no template is built in {self._templates_dir}", "make template")
+            await self._try_machine(Template(found[0].name, found[0].digest, found[0].folder))
+        except BellglassError as error:
+            return self._refusal(f"a machine could not be started: {error.message}", error.hint)
+        lacks_lxcfs = not self._host["lxcfs"]
+        return TierReport(
+            tier=self.tier,
+            runtime=self.name,
+            version=self._host["version"],
+            usable=True,
+            reason="lxcfs is not mounted: /proc shows the host's memory and CPUs" if lacks_lxcfs else None,
+            hint="apt-get install lxcfs" if lacks_lxcfs else None,
+        )
+
+    def _refusal(self, reason: str, hint: str | None) -> TierReport:
+        version = self._host["version"] if self._host else None
+        return TierReport(tier=self.tier, runtime=self.name, version=version, usable=False, reason=reason, hint=hint)
+
+    async def _try_machine(self, template: Template) -> None:
+        """Start the smallest machine, wait for its agent to dial, take it down."""
+        spec = MachineSpec(
+            sandbox_id=new_sandbox_id(),
+            generation=1,
+            template=template,
+            cpus=1.0,
+            cpu_ids=(min(os.sched_getaffinity(0)),),
+            memory_bytes=128 * 2**20,
+            disk_bytes=64 * 2**20,
+            inodes=1024,
+            pids=64,
+            has_inputs=False,
+        )
+        handle = await self.create(spec)
+        try:
+            (await handle.connect(asyncio.get_running_loop().time() + _PROBE_S)).close()
+            await handle.destroy()
+        finally:
+            await asyncio.shield(handle.reclaim())
+
+
+class CrunDriver(RuncDriver):
+    """The same machines by crun. Untested."""
+
+    name = "crun"
+
+
+def _open_process(state: MachineState) -> int | None:
+    """A pidfd of the machine's first process, or None if it is dead: its pid may be another's by now."""
+    try:
+        pidfd = os.pidfd_open(state.pid)
+    except ProcessLookupError:
+        return None
+    try:
+        if start_ticks(state.pid) == state.start_ticks:
+            return pidfd
+    except (FileNotFoundError, ProcessLookupError):
+        pass
+    os.close(pidfd)
+    return None
+
+
+async def _readable(fd: int) -> None:
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    loop.add_reader(fd, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(fd)

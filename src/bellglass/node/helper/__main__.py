@@ -1,0 +1,57 @@
+"""`python -m bellglass.node.helper`: started by the launcher of the node, as root, with its end of a socketpair."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import signal
+import socket
+import sys
+from pathlib import Path
+
+from bellglass import ids
+from bellglass.datadir import DataDir
+from bellglass.node.helper import kernel, service
+from bellglass.node.helper.context import Context
+from bellglass.node.helper.probe import raise_pid_max
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="bellglass.node.helper", description=__doc__)
+    parser.add_argument("--data-dir", type=Path, required=True)
+    parser.add_argument("--cache-dir", type=Path, required=True)
+    parser.add_argument("--templates-dir", type=Path, help="default: templates/ of the cache folder")
+    parser.add_argument("--installation", required=True)
+    parser.add_argument("--node-uid", type=int, required=True)
+    parser.add_argument("--node-gid", type=int, required=True)
+    parser.add_argument("--fd", type=int, required=True, help="this end of the SOCK_SEQPACKET socketpair")
+    options = parser.parse_args()
+    if os.geteuid() != 0:
+        parser.error("the helper runs as root")
+    if not ids.INSTALLATION_ID.fullmatch(options.installation):
+        parser.error(f"{options.installation!r} is not the id of an installation")
+    kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+    # The runtime leaves a machine's first process to us, so its exit is noticed even where nobody else reaps.
+    kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
+    os.umask(0o022)
+    context = Context(
+        data=DataDir(options.data_dir.resolve()),
+        templates_dir=(options.templates_dir or options.cache_dir / "templates").resolve(),
+        installation=options.installation,
+        node_uid=options.node_uid,
+        node_gid=options.node_gid,
+        machine=platform.machine(),
+    )
+    channel = socket.socket(fileno=options.fd)
+    channel.set_inheritable(False)
+    try:
+        service.log("pid_max", value=raise_pid_max())
+    except OSError as error:
+        service.log("pid_max can't be raised", error=str(error))
+    service.serve(context, channel)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,99 @@
+"""The node's end of the helper's socket: many calls at once, told apart by their ids."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import socket
+from typing import Any
+
+from bellglass.errors import InternalError, from_dict
+
+MAX_MESSAGE_BYTES = 65536
+
+
+class HelperClient:
+    """Owns the socket. Made inside a running loop; `close` when done."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        channel.setblocking(False)
+        channel.set_inheritable(False)
+        self._channel = channel
+        self._loop = asyncio.get_running_loop()
+        self._ids = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._sending = asyncio.Lock()
+        self._gone: str | None = None
+        self._loop.add_reader(channel, self._read)
+
+    @classmethod
+    def from_fd(cls, fd: int) -> HelperClient:
+        """On the descriptor that BELLGLASS_HELPER_FD names."""
+        return cls(socket.socket(fileno=fd))
+
+    async def call(self, op: str, **fields: Any) -> dict[str, Any]:
+        """The operation's result (operations.py lists them). Raises its BellglassError, InternalError when the helper
+        is gone. Cancelling stops the waiting, not the operation."""
+        if self._gone is not None:
+            raise InternalError(self._gone)
+        request_id = next(self._ids)
+        future: asyncio.Future[dict[str, Any]] = self._loop.create_future()
+        self._waiting[request_id] = future
+        try:
+            message = json.dumps({"id": request_id, "op": op, **fields}).encode()
+            async with self._sending:
+                await self._send(message)
+            return await future
+        except OSError as error:
+            raise InternalError(f"the helper is gone: {error}") from error
+        finally:
+            self._waiting.pop(request_id, None)
+
+    async def _send(self, message: bytes) -> None:
+        while True:
+            try:
+                self._channel.send(message)
+            except BlockingIOError:
+                writable = asyncio.Event()
+                self._loop.add_writer(self._channel, writable.set)
+                try:
+                    await writable.wait()
+                finally:
+                    self._loop.remove_writer(self._channel)
+            else:
+                return
+
+    def close(self) -> None:
+        if self._channel.fileno() != -1:
+            self._loop.remove_reader(self._channel)
+            self._channel.close()
+        self._fail("the helper's socket is closed")
+
+    def _read(self) -> None:
+        while True:
+            try:
+                message = self._channel.recv(MAX_MESSAGE_BYTES)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                message = b""
+                self._gone = f"the helper is gone: {error}"
+            if not message:
+                self._loop.remove_reader(self._channel)
+                self._fail(self._gone or "the helper has ended: see its log")
+                return
+            answer = json.loads(message)
+            future = self._waiting.get(answer["id"])
+            if future is None or future.done():
+                continue  # its caller has stopped waiting
+            if "error" in answer:
+                future.set_exception(from_dict(answer))
+            else:
+                future.set_result(answer["result"])
+
+    def _fail(self, why: str) -> None:
+        self._gone = why
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(InternalError(why))

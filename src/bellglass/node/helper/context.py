@@ -1,0 +1,102 @@
+"""What the helper knows from its start parameters, and the folders that follow from it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bellglass.datadir import DataDir
+from bellglass.errors import InternalError, SandboxFailed
+from bellglass.node.helper import cgroup, uids
+
+STAGING = Path("/run/bellglass/stage")
+"""An empty folder on the host. Each start mounts a tmpfs on it in a mount namespace of its own."""
+_LOCK_POLL_S = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    data: DataDir
+    templates_dir: Path
+    installation: str
+    node_uid: int
+    node_gid: int
+    machine: str
+    """As platform.machine() tells it: chooses the agent's binary and the seccomp profile."""
+
+    def group_name(self, sandbox_id: str) -> str:
+        return cgroup.group_name(self.installation, sandbox_id)
+
+    @property
+    def agent_binary(self) -> Path:
+        return Path(__file__).parents[2] / "_agent" / f"bellglass-agent-{self.machine}"
+
+
+def make_folders(context: Context, sandbox_id: str, index: int) -> None:
+    """The sandbox's folder, which the node may pass through, and in it `agent/`, in which the node makes its socket.
+
+    `agent/` belongs to the sandbox's root and the node's group and to nobody else; it is mounted read-only inside.
+    """
+    binary = context.agent_binary
+    if not binary.exists():
+        raise SandboxFailed(f"the guest agent is not built: {binary} is missing", hint="make agent")
+    context.data.sandboxes_dir.mkdir(mode=0o755, exist_ok=True)
+    folder = context.data.sandbox_dir(sandbox_id)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    agent = context.data.agent_dir(sandbox_id)
+    agent.mkdir(mode=0o700, exist_ok=True)
+    shutil.copyfile(binary, agent / "bellglass-agent")
+    (agent / "bellglass-agent").chmod(0o755)
+    os.chown(agent, uids.first_uid(index), context.node_gid)
+    agent.chmod(0o770)
+    os.chown(folder, 0, context.node_gid)
+    folder.chmod(0o710)
+
+
+def start_ticks(pid: int) -> int:
+    """When the process began, in clock ticks since boot: with the pid it names one process for ever."""
+    stat = Path(f"/proc/{pid}/stat").read_text()
+    return int(stat.rpartition(")")[2].split()[19])
+
+
+@contextmanager
+def locked(context: Context, sandbox_id: str, timeout_s: float) -> Iterator[bool]:
+    """One operation at a time per sandbox, also across helpers: one that a dying node left behind ends its work first.
+
+    Yields whether the sandbox's folder exists. Raises InternalError when the other one does not end in time.
+    """
+    deadline = time.monotonic() + timeout_s
+    folder = context.data.sandbox_dir(sandbox_id)
+    while True:
+        try:
+            fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            yield False
+            return
+        try:
+            if not _flock(fd, deadline):
+                raise InternalError(f"another operation on {sandbox_id} takes longer than {timeout_s:g} s")
+            if os.fstat(fd).st_nlink == 0:
+                continue  # the other one has removed it
+            yield True
+            return
+        finally:
+            os.close(fd)
+
+
+def _flock(fd: int, deadline: float) -> bool:
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_LOCK_POLL_S)  # flock has no deadline of its own; contention is rare
+        else:
+            return True

@@ -1,0 +1,128 @@
+"""Everything that the helper does for the node, as one table. Who holds the node's uid can do this as root, no more.
+
+| operation | fields | result |
+|---|---|---|
+| lease_uids | sandbox_id | range: index of the uid range; makes the sandbox's folders too |
+| start_machine | those of StartMachine | pid, start_ticks, direct_io, lxcfs, profile_ms |
+| reclaim_machine | sandbox_id | nothing; kills what is left, removes all. Idempotent |
+| probe | runtime | versions and what is missing on this host |
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bellglass import ids
+from bellglass.errors import InvalidRequest
+from bellglass.node.helper import uids
+from bellglass.node.helper.context import Context, locked, make_folders
+from bellglass.node.helper.probe import probe
+from bellglass.node.helper.reclaim import TIMEOUT_S, reclaim_machine
+from bellglass.node.helper.start import StartMachine, start_machine
+from bellglass.node.image import disk
+
+RUNTIMES = ("runc", "crun")
+Check = Callable[[Any], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    act: Callable[[Context, Mapping[str, Any]], Mapping[str, Any]]
+    fields: Mapping[str, Check]
+    timeout_s: float
+    """After this the helper kills the child that does it; more than every deadline inside."""
+
+
+def _matches(pattern: re.Pattern[str]) -> Check:
+    return lambda value: isinstance(value, str) and pattern.fullmatch(value) is not None
+
+
+def _one_of(*values: str) -> Check:
+    return lambda value: isinstance(value, str) and value in values
+
+
+def _whole(low: int, high: int) -> Check:
+    return lambda value: type(value) is int and low <= value <= high
+
+
+def _number(low: float, high: float) -> Check:
+    return lambda value: type(value) in (int, float) and math.isfinite(value) and low <= value <= high
+
+
+def _boolean(value: Any) -> bool:
+    return type(value) is bool
+
+
+def _cpu_ids(value: Any) -> bool:
+    return (
+        isinstance(value, list)
+        and 0 < len(value) <= 4096
+        and all(type(cpu) is int and 0 <= cpu < 65536 for cpu in value)
+        and len(set(value)) == len(value)
+    )
+
+
+def _lease(context: Context, request: Mapping[str, Any]) -> Mapping[str, Any]:
+    sandbox_id = request["sandbox_id"]
+    with locked(context, sandbox_id, TIMEOUT_S):
+        index = uids.lease(context.installation, sandbox_id)
+        make_folders(context, sandbox_id, index)
+    return {"range": index}
+
+
+def _start(context: Context, request: Mapping[str, Any]) -> Mapping[str, Any]:
+    return start_machine(context, StartMachine(**{**request, "cpu_ids": tuple(request["cpu_ids"])}))
+
+
+def _reclaim(context: Context, request: Mapping[str, Any]) -> Mapping[str, Any]:
+    reclaim_machine(context, request["sandbox_id"])
+    return {}
+
+
+def _probe(context: Context, request: Mapping[str, Any]) -> Mapping[str, Any]:
+    return probe(context, request["runtime"])
+
+
+_SANDBOX = {"sandbox_id": _matches(ids.SANDBOX_ID)}
+OPERATIONS: Mapping[str, Operation] = {
+    "lease_uids": Operation(_lease, _SANDBOX, 30),
+    "start_machine": Operation(
+        _start,
+        _SANDBOX
+        | {
+            "runtime": _one_of(*RUNTIMES),
+            "template_name": _matches(ids.TEMPLATE_NAME),
+            "template_digest": _matches(ids.DIGEST),
+            "cpus": _number(0.01, 4096),
+            "cpu_ids": _cpu_ids,
+            "memory_bytes": _whole(16 * 2**20, 2**50),
+            "disk_bytes": _whole(disk.MIN_SIZE_BYTES, disk.MAX_SIZE_BYTES),
+            "inodes": _whole(disk.MIN_INODES, disk.MAX_INODES),
+            "pids": _whole(4, 2**22),
+            "has_inputs": _boolean,
+        },
+        180,
+    ),
+    "reclaim_machine": Operation(_reclaim, _SANDBOX, 60),
+    "probe": Operation(_probe, {"runtime": _one_of(*RUNTIMES)}, 60),
+}
+
+
+def parse(message: Any) -> tuple[Operation, dict[str, Any]]:
+    """The operation and its fields, all there, none beyond, each of its own kind. Raises InvalidRequest naming one."""
+    if not isinstance(message, dict):
+        raise InvalidRequest("a request is a JSON object")
+    fields = {name: value for name, value in message.items() if name not in ("id", "op")}
+    operation = OPERATIONS.get(message["op"]) if isinstance(message.get("op"), str) else None
+    if operation is None:
+        raise InvalidRequest(f"op: {message.get('op')!r} is not one of {', '.join(OPERATIONS)}")
+    if wrong := sorted(set(fields) ^ set(operation.fields)):
+        raise InvalidRequest(f"{wrong[0]}: missing or unknown for {message['op']}", details={"field": wrong[0]})
+    for name, check in operation.fields.items():
+        if not check(fields[name]):
+            raise InvalidRequest(f"{name}: {fields[name]!r:.100} is refused", details={"field": name})
+    return operation, fields

@@ -1,0 +1,50 @@
+"""Giving back everything a machine had. Finds things by their names, never by memory, so it is right after a crash at
+any point of a start or of an earlier reclaim, and for machines that never were.
+
+The mounts are not here: they live in the machine's mount namespace and go with its last process, and the loop
+device with them. The runtime is not asked either: its state folder may be half-written, and what it knows is here.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+
+from bellglass.errors import InternalError
+from bellglass.node.helper import cgroup, loop, uids
+from bellglass.node.helper.context import Context, locked
+
+TIMEOUT_S = 15.0
+_POLL_S = 0.005
+
+
+def reclaim_machine(context: Context, sandbox_id: str, *, timeout_s: float = TIMEOUT_S) -> None:
+    """Idempotent. Raises InternalError, naming what is left, when something does not go in time: ask again later."""
+    with locked(context, sandbox_id, timeout_s):
+        reclaim_locked(context, sandbox_id, timeout_s=timeout_s)
+
+
+def reclaim_locked(context: Context, sandbox_id: str, *, timeout_s: float = TIMEOUT_S) -> None:
+    deadline = time.monotonic() + timeout_s
+    place = cgroup.layout()
+    name = context.group_name(sandbox_id)
+    cgroup.kill(place.group(name))
+    if not cgroup.wait_empty(place.group(name), deadline):
+        raise InternalError(f"processes of {sandbox_id} are still alive {timeout_s:g} s after SIGKILL")
+    cgroup.remove(place, name, deadline)
+    _remove_tree(context.data.runc_root / sandbox_id)
+    folder = context.data.sandbox_dir(sandbox_id)
+    # A mount namespace is torn down a little after its last process: the kernel tells nobody when.
+    while devices := loop.devices_below(folder):
+        if time.monotonic() > deadline:
+            raise InternalError(f"{devices} still hold the disk of {sandbox_id} after {timeout_s:g} s")
+        time.sleep(_POLL_S)
+    _remove_tree(folder)
+    uids.release(context.installation, sandbox_id)
+
+
+def _remove_tree(folder: object) -> None:
+    try:
+        shutil.rmtree(str(folder))
+    except FileNotFoundError:
+        return

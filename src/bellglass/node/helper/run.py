@@ -1,0 +1,50 @@
+"""The one door for programs that the helper starts: argv, its own environment, nothing inherited, a deadline."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import signal
+import subprocess
+import tempfile
+
+from bellglass.errors import InternalError
+
+ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
+_TAIL_BYTES = 2000
+
+
+def run(*argv: str, timeout_s: float, capture: bool = True, env: dict[str, str] | None = None) -> str:
+    """What it wrote. With `capture=False` its output goes to /dev/null: for programs that leave children behind, which
+    would hold a pipe or file of ours. Raises InternalError with the end of its output when it fails, is missing or
+    takes too long; then its whole process group is killed."""
+    with contextlib.ExitStack() as stack:
+        output = stack.enter_context(tempfile.TemporaryFile()) if capture else None
+        try:
+            process = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=output or subprocess.DEVNULL,
+                stderr=subprocess.STDOUT,
+                env=ENVIRONMENT | (env or {}),
+                cwd="/",
+                start_new_session=True,
+            )
+        except FileNotFoundError:
+            raise InternalError(f"{argv[0]} is not installed", hint="make setup") from None
+        try:
+            code = process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            raise InternalError(f"no end after {timeout_s:g} s: {shlex.join(argv)}") from None
+        text = ""
+        if output is not None:
+            output.seek(0)
+            text = output.read().decode(errors="replace")
+        if code:
+            raise InternalError(
+                f"exit {code}: {shlex.join(argv)}" + (f": {text[-_TAIL_BYTES:].strip()}" if text.strip() else ""),
+            )
+        return text

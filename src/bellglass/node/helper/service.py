@@ -1,0 +1,162 @@
+"""The helper's loop: one thread that takes requests and forks a child for each, which does the work and answers.
+
+So one operation may change its own namespaces and ids, and its crash is an error of that operation alone. The loop
+ends when the node's end of the socket closes; children finish what they do and find nobody to answer to.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+import time
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bellglass.errors import BellglassError, InternalError, InvalidRequest
+from bellglass.model import now
+from bellglass.node.helper.context import Context
+from bellglass.node.helper.operations import Operation, parse
+
+MAX_MESSAGE_BYTES = 65536
+MAX_CHILDREN = 16
+_SO_PEERCRED = struct.Struct("iII")
+
+
+@dataclass(frozen=True, slots=True)
+class _Child:
+    request_id: int
+    op: str
+    deadline: float
+
+
+def serve(context: Context, channel: socket.socket) -> None:
+    """Until the node is gone. Raises PermissionError when somebody else than its parent made the channel."""
+    pid, uid, _ = _SO_PEERCRED.unpack(channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _SO_PEERCRED.size))
+    # A socketpair tells who made it: the launcher, as root, before it became the node.
+    if pid != os.getppid() or uid != 0:
+        raise PermissionError(f"the channel was made by pid {pid}, uid {uid}, not by the launcher {os.getppid()}")
+    wake_read, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    gc.collect()
+    gc.freeze()  # children then share these pages for longer
+    children: dict[int, _Child] = {}
+    while True:
+        poll = select.poll()
+        poll.register(wake_read, select.POLLIN)
+        if len(children) < MAX_CHILDREN:
+            poll.register(channel, select.POLLIN)
+        ready = dict(poll.poll(_poll_ms(children)))
+        if wake_read in ready:
+            os.read(wake_read, 4096)
+        _reap(channel, children)
+        if channel.fileno() in ready:
+            message = channel.recv(MAX_MESSAGE_BYTES)
+            if not message:
+                return
+            _begin(context, channel, message, children)
+
+
+def _begin(context: Context, channel: socket.socket, message: bytes, children: dict[int, _Child]) -> None:
+    request_id = -1
+    try:
+        request = json.loads(message)
+        request_id = request["id"] if isinstance(request, dict) and type(request.get("id")) is int else -1
+        operation, fields = parse(request)
+    except ValueError:
+        _answer(channel, request_id, error=InvalidRequest("a request is JSON"))
+        return
+    except InvalidRequest as error:
+        log("refused", id=request_id, error=error.message)
+        _answer(channel, request_id, error=error)
+        return
+    pid = os.fork()
+    if pid == 0:
+        _work(context, channel, request_id, request["op"], operation, fields)
+    children[pid] = _Child(request_id, request["op"], time.monotonic() + operation.timeout_s)
+
+
+def _work(
+    context: Context,
+    channel: socket.socket,
+    request_id: int,
+    op: str,
+    operation: Operation,
+    fields: Mapping[str, Any],
+) -> None:
+    """The child: act, answer, exit. It never returns."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    began, code = time.monotonic(), 1
+    about = {"op": op, "sandbox_id": fields.get("sandbox_id")}
+    try:
+        result: Mapping[str, Any] = {}
+        failure: BellglassError | None = None
+        try:
+            result = operation.act(context, fields)
+        except BellglassError as error:
+            failure = error
+        except Exception as error:  # noqa: BLE001 - becomes a typed answer, with its traceback in the log
+            traceback.print_exc()
+            failure = InternalError(f"{op}: {type(error).__name__}: {error}")
+        log("done" if failure is None else "failed", **about, ms=round((time.monotonic() - began) * 1000, 1),
+            **({} if failure is None else {"error": failure.message}))  # fmt: skip
+        _answer(channel, request_id, result=result, error=failure)
+        code = 0
+    except BrokenPipeError:
+        log("nobody to answer to", **about)
+        code = 0
+    except BaseException:  # noqa: BLE001 - the child must not return into the loop
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _reap(channel: socket.socket, children: dict[int, _Child]) -> None:
+    for pid, child in children.items():
+        if time.monotonic() > child.deadline:
+            os.kill(pid, signal.SIGKILL)
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        # A pid that isn't here was a machine's first process: as a subreaper the helper inherits it from the runtime.
+        known = children.pop(pid, None)
+        if known is not None and status != 0:
+            code = os.waitstatus_to_exitcode(status)
+            log("crashed", op=known.op, exit=code)
+            _answer(channel, known.request_id, error=InternalError(f"{known.op} died ({code}): see the helper's log"))
+
+
+def _answer(
+    channel: socket.socket,
+    request_id: int,
+    *,
+    result: Mapping[str, Any] | None = None,
+    error: BellglassError | None = None,
+) -> None:
+    body = {"id": request_id, "result": result} if error is None else {"id": request_id} | error.to_dict()
+    channel.send(json.dumps(body).encode())
+
+
+def _poll_ms(children: Mapping[int, _Child]) -> float | None:
+    if not children:
+        return None
+    return max(0.0, min(child.deadline for child in children.values()) - time.monotonic()) * 1000 + 1
+
+
+def log(event: str, **fields: Any) -> None:
+    print(json.dumps({"timestamp": now(), "logger": "helper", "event": event, **fields}), file=sys.stderr, flush=True)

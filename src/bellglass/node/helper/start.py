@@ -1,0 +1,307 @@
+"""Starting a machine: a plan of steps, run in a forked child of the helper.
+
+The child first gets a mount namespace of its own. All mounts are made there, the container keeps those it needs, and
+the rest vanishes with the child: nothing has to be unmounted, and the host's mount table stays as it was.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bellglass.errors import BellglassError, NoCapacity, NotFound, SandboxFailed
+from bellglass.node.helper import cgroup, idmap, kernel, loop, oci, run, seccomp, uids
+from bellglass.node.helper.context import STAGING, Context, locked, start_ticks
+from bellglass.node.helper.reclaim import reclaim_locked
+from bellglass.node.image import disk
+
+TIMEOUT_S = 30.0
+OPEN_FILES = 65536
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartMachine:
+    sandbox_id: str
+    runtime: str
+    template_name: str
+    template_digest: str
+    cpus: float
+    cpu_ids: tuple[int, ...]
+    memory_bytes: int
+    disk_bytes: int
+    inodes: int
+    pids: int
+    has_inputs: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    name: str
+    describe: str
+    act: Callable[[], None]
+
+
+@dataclass(slots=True)
+class _Start:
+    context: Context
+    spec: StartMachine
+    place: cgroup.Layout
+    index: int
+    device: loop.LoopDevice | None = None
+    pid: int = 0
+    profile_ms: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def folder(self) -> Path:
+        return self.context.data.sandbox_dir(self.spec.sandbox_id)
+
+    @property
+    def first_uid(self) -> int:
+        return uids.first_uid(self.index)
+
+    @property
+    def template_dir(self) -> Path:
+        return self.context.templates_dir / f"{self.spec.template_name}-{self.spec.template_digest[:16]}"
+
+    @property
+    def has_lxcfs(self) -> bool:
+        return (self.context.data.lxcfs_dir / oci.LXCFS_FILES[0]).exists()
+
+    def plan(self) -> list[Step]:
+        spec, image = self.spec, self.folder / "disk.img"
+        group = self.context.group_name(spec.sandbox_id)
+        return [
+            Step("template", f"check that {self.template_dir} is {spec.template_digest}", self.check_template),
+            Step("namespace", f"unshare mounts; tmpfs on {STAGING}", self.enter_namespace),
+            Step("disk", f"sparse ext4 {image}: {spec.disk_bytes} bytes, {spec.inodes} inodes", self.make_disk),
+            Step("loop", f"attach {image} with direct I/O, mount it", self.mount_disk),
+            Step("idmap", f"map template and disk to uids from {self.first_uid}", self.map_layers),
+            Step("overlay", f"mount the overlay as uid {self.first_uid}", self.mount_root),
+            Step("binds", "clone agent, files, inputs and lxcfs, read-only", self.bind_folders),
+            Step("cgroup", f"make {group} in {len(self.place.hierarchies)} hierarchies", self.make_groups),
+            Step("bundle", f"write {self.folder / 'bundle/config.json'}", self.write_bundle),
+            Step("runtime", f"{spec.runtime} run --detach {spec.sandbox_id}", self.start_runtime),
+            Step("userns", "set user.max_user_namespaces to 0 inside", self.forbid_user_namespaces),
+        ]
+
+    def check_template(self) -> None:
+        meta = self.template_dir / "template.json"
+        named = f"{self.spec.template_name}@{self.spec.template_digest[:16]}"
+        try:
+            status, data = meta.stat(), json.loads(meta.read_text())
+        except FileNotFoundError:
+            raise NotFound(f"template {named} is not built on this node", hint="make template") from None
+        if data.get("digest") != self.spec.template_digest:
+            raise NotFound(f"{self.template_dir} holds another digest than {named}", hint="make template")
+        if status.st_uid != 0 or status.st_mode & 0o022:
+            raise SandboxFailed(f"{meta} must be root's, and writable by root alone")
+
+    def enter_namespace(self) -> None:
+        kernel.unshare(kernel.CLONE_NEWNS)
+        kernel.mount("none", "/", "", kernel.MS_REC | kernel.MS_SLAVE)
+        STAGING.mkdir(mode=0o755, parents=True, exist_ok=True)
+        kernel.mount("tmpfs", str(STAGING), "tmpfs", kernel.MS_NODEV | kernel.MS_NOSUID, "mode=755,size=1m")
+        for name in ("disk", "lower", "upper", "root", "agent", "files", "inputs", "lxcfs"):
+            (STAGING / name).mkdir()
+
+    def make_disk(self) -> None:
+        image = self.folder / "disk.img"
+        disk.create_sparse(image, self.spec.disk_bytes)
+        run.run(*disk.mkfs_argv(image, self.spec.disk_bytes, self.spec.inodes), timeout_s=TIMEOUT_S)
+
+    def mount_disk(self) -> None:
+        name = self.context.group_name(self.spec.sandbox_id)
+        self.device = loop.attach(self.folder / "disk.img", name)
+        target = STAGING / "disk"
+        kernel.mount(self.device.path, str(target), "ext4", kernel.MS_NOATIME | kernel.MS_NODEV, disk.MOUNT_OPTIONS)
+        os.close(self.device.fd)
+        for folder in ("u", "w"):
+            (target / folder).mkdir(mode=0o755)
+
+    def map_layers(self) -> None:
+        userns = idmap.user_namespace(self.first_uid)
+        try:
+            rootfs = str(self.template_dir / "rootfs")
+            idmap.mount_idmapped(rootfs, str(STAGING / "lower"), userns, read_only=True)
+            idmap.mount_idmapped(str(STAGING / "disk"), str(STAGING / "upper"), userns, read_only=False)
+        finally:
+            os.close(userns)
+
+    def mount_root(self) -> None:
+        upper = STAGING / "upper"
+        idmap.mount_overlay(
+            str(STAGING / "lower"), str(upper / "u"), str(upper / "w"), str(STAGING / "root"), self.first_uid
+        )
+
+    def bind_folders(self) -> None:
+        data, spec = self.context.data, self.spec
+        files = self.folder / "files"
+        files.mkdir(mode=0o755)
+        for name, text in sandbox_files(spec.sandbox_id, len(spec.cpu_ids)).items():
+            (files / name).write_text(text)
+            (files / name).chmod(0o644)
+        # The parents of these are root's alone, so their paths hold still.
+        _bind(str(data.agent_dir(spec.sandbox_id)), STAGING / "agent")
+        _bind(str(files), STAGING / "files")
+        if self.has_lxcfs:
+            _bind(str(data.lxcfs_dir), STAGING / "lxcfs")
+        if spec.has_inputs:
+            # The node's own folders: it must not lead the helper elsewhere by a symbolic link.
+            fd = _open_beneath(data.root, data.inputs_dir.relative_to(data.root) / spec.sandbox_id)
+            try:
+                _bind(fd, STAGING / "inputs")
+            finally:
+                os.close(fd)
+
+    def make_groups(self) -> None:
+        spec = self.spec
+        limits = cgroup.Limits(
+            memory_bytes=spec.memory_bytes,
+            pids=spec.pids,
+            cpu_quota_us=oci.cpu_quota_us(spec.cpus),
+            cpu_period_us=oci.CPU_PERIOD_US,
+            cpu_list=oci.cpu_list(spec.cpu_ids),
+        )
+        name = self.context.group_name(spec.sandbox_id)
+        cgroup.make(self.place, name, self.context.node_uid, self.context.node_gid, limits)
+
+    def write_bundle(self) -> None:
+        spec = self.spec
+        name = "/" + self.context.group_name(spec.sandbox_id)
+        machine = oci.Machine(
+            hostname=spec.sandbox_id,
+            staging=STAGING,
+            first_uid=self.first_uid,
+            cgroups_path=f"{name}/{cgroup.INIT_SCOPE}" if self.place.is_v2 else name,
+            cpus=spec.cpus,
+            cpu_list=oci.cpu_list(spec.cpu_ids),
+            memory_bytes=spec.memory_bytes,
+            pids=spec.pids,
+            open_files=min(OPEN_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1]),
+            has_inputs=spec.has_inputs,
+            has_lxcfs=self.has_lxcfs,
+            has_swap_accounting=(self.place.memory / "memory.memsw.limit_in_bytes").exists(),
+            limits_in_parent=self.place.is_v2,
+        )
+        config = oci.oci_config(machine, seccomp.profile(arch=self.context.machine))
+        bundle = self.folder / "bundle"
+        bundle.mkdir(mode=0o700)
+        (bundle / "config.json").write_text(json.dumps(config))
+
+    def start_runtime(self) -> None:
+        log, pid_file = self.folder / "runtime.log", self.folder / "pid"
+        try:
+            run.run(
+                *(self.spec.runtime, "--root", str(self.context.data.runc_root), "--log", str(log)),
+                *("--log-format", "json", "run", "--detach", "--pid-file", str(pid_file)),
+                *("--bundle", str(self.folder / "bundle"), self.spec.sandbox_id),
+                timeout_s=TIMEOUT_S,
+                capture=False,
+            )
+        except BellglassError as error:
+            raise SandboxFailed(_log_tail(log) or error.message, hint=error.hint) from error
+        self.pid = int(pid_file.read_text())
+
+    def forbid_user_namespaces(self) -> None:
+        def act() -> None:
+            fd = os.open(f"/proc/{self.pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+            kernel.setns(fd, kernel.CLONE_NEWUSER)
+            Path("/proc/sys/user/max_user_namespaces").write_text("0")
+
+        idmap.run_forked(act, "user.max_user_namespaces = 0")
+
+
+def start_machine(context: Context, spec: StartMachine) -> dict[str, object]:
+    """Run the plan. When a step fails, everything made so far is given back, the uid range included.
+
+    Raises NotFound (template), NoCapacity, SandboxFailed.
+    """
+    host_namespace = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+    with locked(context, spec.sandbox_id, TIMEOUT_S) as exists:
+        index = uids.find(context.installation, spec.sandbox_id)
+        if not exists or index is None:
+            raise SandboxFailed(f"{spec.sandbox_id} has no uid range: lease_uids comes first")
+        start = _Start(context, spec, cgroup.layout(), index)
+        try:
+            for step in start.plan():
+                began = time.perf_counter()
+                _run_step(step)
+                start.profile_ms[step.name] = round((time.perf_counter() - began) * 1000, 2)
+            assert start.device is not None
+            return {
+                "pid": start.pid,
+                "start_ticks": start_ticks(start.pid),
+                "direct_io": start.device.direct_io,
+                "lxcfs": start.has_lxcfs,
+                "profile_ms": start.profile_ms,
+            }
+        except BaseException:
+            # Out of the namespace first: as long as this process is in it, the disk is mounted.
+            kernel.setns(host_namespace, kernel.CLONE_NEWNS)
+            if start.device is not None:
+                with suppress(OSError):
+                    os.close(start.device.fd)
+            reclaim_locked(context, spec.sandbox_id)
+            raise
+
+
+def sandbox_files(hostname: str, cpu_count: int) -> dict[str, str]:
+    """What the sandbox reads of itself: in /etc, and as /sys/devices/system/cpu/online."""
+    return {
+        "hostname": f"{hostname}\n",
+        "hosts": f"127.0.0.1 localhost {hostname}\n::1 localhost ip6-localhost ip6-loopback\n",
+        "resolv.conf": "# this sandbox has no network\n",
+        "cpu_online": "0\n" if cpu_count == 1 else f"0-{cpu_count - 1}\n",
+    }
+
+
+def _run_step(step: Step) -> None:
+    try:
+        step.act()
+    except BellglassError as error:
+        raise type(error)(f"{step.name}: {error.message}", hint=error.hint, details=error.details) from error
+    except OSError as error:
+        message = f"{step.name} ({step.describe}): {error}"
+        if error.errno in (28, 122):
+            raise NoCapacity(message, hint="the host's disk is full", details={"resource": "disk"}) from error
+        raise SandboxFailed(message) from error
+
+
+def _bind(source: str | int, target: Path) -> None:
+    tree = kernel.clone_tree(source)
+    try:
+        flags = kernel.MOUNT_ATTR_RDONLY | kernel.MOUNT_ATTR_NOSUID | kernel.MOUNT_ATTR_NODEV
+        kernel.set_mount_attributes(tree, flags)
+        kernel.attach_tree(tree, str(target))
+    finally:
+        os.close(tree)
+
+
+def _open_beneath(root: Path, path: Path) -> int:
+    """An O_PATH descriptor of a folder; no component below the root may be a symbolic link."""
+    fd = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    for part in path.parts:
+        try:
+            below = os.open(part, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
+        finally:
+            os.close(fd)
+        fd = below
+    return fd
+
+
+def _log_tail(log: Path) -> str:
+    """The last error that the runtime logged, or nothing."""
+    found = ""
+    with suppress(FileNotFoundError):
+        for line in log.read_text(errors="replace").splitlines():
+            with suppress(ValueError, AttributeError):
+                entry = json.loads(line)
+                if entry.get("level") in ("error", "fatal"):
+                    found = str(entry.get("msg", ""))
+    return found[:1000]

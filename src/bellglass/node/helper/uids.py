@@ -1,0 +1,90 @@
+"""Leases of host uid ranges: 65536 ids each, from 0x70000000 up, so above what distributions and systemd hand out.
+
+Ranges are shared by all installations of a host. A lease is a symbolic link `/run/bellglass/uids/<index>` whose text is
+`<installation>/<sandbox id>`: made in one step together with its owner's name, and by one caller only. Only the
+installation that made a lease removes it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+from bellglass.errors import InternalError, NoCapacity
+
+UID_BASE = 0x70000000
+RANGE_SIZE = 65536
+RANGE_COUNT = 30_000
+LEASES = Path("/run/bellglass/uids")
+
+
+def first_uid(index: int) -> int:
+    """The host uid (and gid) that is root inside."""
+    return UID_BASE + index * RANGE_SIZE
+
+
+def lease(installation: str, sandbox_id: str) -> int:
+    """The index of the sandbox's range, taken now if it has none. Raises NoCapacity when all are taken."""
+    if (index := find(installation, sandbox_id)) is not None:
+        return index
+    LEASES.mkdir(mode=0o755, parents=True, exist_ok=True)
+    start = secrets.randbelow(RANGE_COUNT)
+    for step in range(RANGE_COUNT):
+        index = (start + step) % RANGE_COUNT
+        try:
+            (LEASES / str(index)).symlink_to(f"{installation}/{sandbox_id}")
+        except FileExistsError:
+            continue
+        return index
+    raise NoCapacity(
+        f"all {RANGE_COUNT} uid ranges of this host are taken",
+        hint=f"see {LEASES}: leases of installations that no longer exist can be removed by hand",
+        details={"resource": "uids"},
+    )
+
+
+def find(installation: str, sandbox_id: str) -> int | None:
+    wanted = f"{installation}/{sandbox_id}"
+    for path in _leases():
+        try:
+            if str(path.readlink()) == wanted:
+                return int(path.name)
+        except FileNotFoundError:
+            continue  # released meanwhile
+    return None
+
+
+def release(installation: str, sandbox_id: str) -> None:
+    """Give the range back; none is success. Raises InternalError while a process of the host still has a uid in it."""
+    index = find(installation, sandbox_id)
+    if index is None:
+        return
+    if holders := holders_of(index):
+        raise InternalError(
+            f"uid range {index} of {sandbox_id} is still in use by processes {holders[:8]}",
+            details={"pids": holders[:8]},
+        )
+    (LEASES / str(index)).unlink(missing_ok=True)
+
+
+def holders_of(index: int) -> list[int]:
+    """Processes with a real, effective, saved or file system uid in the range."""
+    low, high = first_uid(index), first_uid(index + 1)
+    found = []
+    for path in Path("/proc").iterdir():
+        if not path.name.isdecimal():
+            continue
+        try:
+            status = (path / "status").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        line = next(line for line in status.splitlines() if line.startswith("Uid:"))
+        if any(low <= int(uid) < high for uid in line.split()[1:]):
+            found.append(int(path.name))
+    return found
+
+
+def _leases() -> Iterator[Path]:
+    if LEASES.is_dir():
+        yield from (path for path in LEASES.iterdir() if path.name.isdecimal())
