@@ -7,10 +7,12 @@ mapfile -d '' sources < <(find "$CHECKOUT/guest" \( -name build -o -name tests -
     -type f \( -name '*.c' -o -name '*.h' -o -name Makefile \) -print0 | sort -z)
 [[ ${#sources[@]} -gt 0 ]] || fail agent "no sources in $CHECKOUT/guest"
 wanted="$ZIG_VERSION $(cd "$CHECKOUT" && hash_of "${sources[@]}")"
-stamp=$AGENT_DIR/.bellglass-agent-stamp
+stamp=$BUILD/agent.stamp
 binaries=("$AGENT_DIR/bellglass-agent-x86_64" "$AGENT_DIR/bellglass-agent-aarch64")
 
-if [[ -x ${binaries[0]} && -x ${binaries[1]} && -f $stamp && $(<"$stamp") == "$wanted" ]]; then
+# The binaries count too: another build may have put its own in their place.
+made() { printf '%s %s' "$wanted" "$(hash_of "${binaries[@]}")"; }
+if [[ -x ${binaries[0]} && -x ${binaries[1]} && -f $stamp && $(<"$stamp") == "$(made)" ]]; then
     step agent "up to date in $AGENT_DIR"
     exit 0
 fi
@@ -23,10 +25,10 @@ if [[ ! -f $ZIG_VENV/.complete ]]; then
 fi
 
 step agent "building for x86_64 and aarch64"
-mkdir -p "$AGENT_DIR" "$ZIG_GLOBAL_CACHE_DIR" "$ZIG_LOCAL_CACHE_DIR"
+mkdir -p "$AGENT_DIR" "$BUILD" "$ZIG_GLOBAL_CACHE_DIR" "$ZIG_LOCAL_CACHE_DIR"
 rm -f "$stamp"
 logged agent make -B -C "$CHECKOUT/guest" agents ZIG="$ZIG_VENV/bin/python -m ziglang" OUT="$AGENT_DIR"
 for binary in "${binaries[@]}"; do
     [[ -x $binary ]] || fail agent "make -C guest agents did not make $binary"
 done
-printf '%s' "$wanted" >"$stamp"
+made >"$stamp"
