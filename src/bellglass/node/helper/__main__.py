@@ -13,7 +13,7 @@ from pathlib import Path
 from bellglass import ids
 from bellglass.datadir import DataDir
 from bellglass.node.helper import kernel, service
-from bellglass.node.helper.context import Context
+from bellglass.node.helper.context import Context, seccomp_profile
 from bellglass.node.helper.probe import raise_pid_max
 
 
@@ -38,6 +38,7 @@ def main() -> int:
     context = Context(
         data=DataDir(options.data_dir.resolve()),
         templates_dir=(options.templates_dir or options.cache_dir / "templates").resolve(),
+        blanks_dir=(options.cache_dir / "disks").resolve(),
         installation=options.installation,
         node_uid=options.node_uid,
         node_gid=options.node_gid,
@@ -49,6 +50,7 @@ def main() -> int:
         service.log("pid_max", value=raise_pid_max())
     except OSError as error:
         service.log("pid_max can't be raised", error=str(error))
+    seccomp_profile(context.machine)
     service.serve(context, channel)
     return 0
 

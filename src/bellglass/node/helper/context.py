@@ -9,11 +9,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from bellglass.datadir import DataDir
 from bellglass.errors import InternalError, SandboxFailed
-from bellglass.node.helper import cgroup, uids
+from bellglass.node.helper import cgroup, seccomp, uids
 
 STAGING = Path("/run/bellglass/stage")
 """An empty folder on the host. Each start mounts a tmpfs on it in a mount namespace of its own."""
@@ -24,6 +26,8 @@ _LOCK_POLL_S = 0.005
 class Context:
     data: DataDir
     templates_dir: Path
+    blanks_dir: Path
+    """Empty disk images, shared by all installations of the host."""
     installation: str
     node_uid: int
     node_gid: int
@@ -36,6 +40,12 @@ class Context:
     @property
     def agent_binary(self) -> Path:
         return Path(__file__).parents[2] / "_agent" / f"bellglass-agent-{self.machine}"
+
+
+@cache
+def seccomp_profile(machine: str) -> dict[str, Any]:
+    """Read once: the helper does so before it forks anything."""
+    return seccomp.profile(arch=machine)
 
 
 def make_folders(context: Context, sandbox_id: str, index: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import shlex
 import signal
 import subprocess
@@ -33,12 +34,11 @@ def run(*argv: str, timeout_s: float, capture: bool = True, env: dict[str, str] 
             )
         except FileNotFoundError:
             raise InternalError(f"{argv[0]} is not installed", hint="make setup") from None
-        try:
-            code = process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
+        if not _ends(process.pid, timeout_s):
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-            raise InternalError(f"no end after {timeout_s:g} s: {shlex.join(argv)}") from None
+            raise InternalError(f"no end after {timeout_s:g} s: {shlex.join(argv)}")
+        code = process.wait()
         text = ""
         if output is not None:
             output.seek(0)
@@ -48,3 +48,14 @@ def run(*argv: str, timeout_s: float, capture: bool = True, env: dict[str, str] 
                 f"exit {code}: {shlex.join(argv)}" + (f": {text[-_TAIL_BYTES:].strip()}" if text.strip() else ""),
             )
         return text
+
+
+def _ends(pid: int, timeout_s: float) -> bool:
+    """By poll(2): Popen.wait with a timeout looks at growing intervals, which made a start 25 ms slower."""
+    pidfd = os.pidfd_open(pid)
+    try:
+        poll = select.poll()
+        poll.register(pidfd, select.POLLIN)
+        return bool(poll.poll(timeout_s * 1000))
+    finally:
+        os.close(pidfd)

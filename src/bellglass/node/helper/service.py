@@ -108,8 +108,9 @@ def _work(
         except Exception as error:  # noqa: BLE001 - becomes a typed answer, with its traceback in the log
             traceback.print_exc()
             failure = InternalError(f"{op}: {type(error).__name__}: {error}")
-        log("done" if failure is None else "failed", **about, ms=round((time.monotonic() - began) * 1000, 1),
-            **({} if failure is None else {"error": failure.message}))  # fmt: skip
+        outcome = {"profile_ms": result.get("profile_ms")} if failure is None else {"error": failure.message}
+        elapsed_ms = round((time.monotonic() - began) * 1000, 1)
+        log("done" if failure is None else "failed", **about, ms=elapsed_ms, **outcome)
         _answer(channel, request_id, result=result, error=failure)
         code = 0
     except BrokenPipeError:

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bellglass.errors import BellglassError, NoCapacity, NotFound, SandboxFailed
-from bellglass.node.helper import cgroup, idmap, kernel, loop, oci, run, seccomp, uids
-from bellglass.node.helper.context import STAGING, Context, locked, start_ticks
+from bellglass.node.helper import cgroup, idmap, kernel, loop, oci, run, uids
+from bellglass.node.helper.context import STAGING, Context, locked, seccomp_profile, start_ticks
 from bellglass.node.helper.reclaim import reclaim_locked
 from bellglass.node.image import disk
 
@@ -111,9 +111,13 @@ class _Start:
             (STAGING / name).mkdir()
 
     def make_disk(self) -> None:
-        image = self.folder / "disk.img"
-        disk.create_sparse(image, self.spec.disk_bytes)
-        run.run(*disk.mkfs_argv(image, self.spec.disk_bytes, self.spec.inodes), timeout_s=TIMEOUT_S)
+        disk.create(
+            self.folder / "disk.img",
+            self.spec.disk_bytes,
+            self.spec.inodes,
+            self.context.blanks_dir,
+            lambda argv: run.run(*argv, timeout_s=TIMEOUT_S),
+        )
 
     def mount_disk(self) -> None:
         name = self.context.group_name(self.spec.sandbox_id)
@@ -189,7 +193,7 @@ class _Start:
             has_swap_accounting=(self.place.memory / "memory.memsw.limit_in_bytes").exists(),
             limits_in_parent=self.place.is_v2,
         )
-        config = oci.oci_config(machine, seccomp.profile(arch=self.context.machine))
+        config = oci.oci_config(machine, seccomp_profile(self.context.machine))
         bundle = self.folder / "bundle"
         bundle.mkdir(mode=0o700)
         (bundle / "config.json").write_text(json.dumps(config))
