@@ -19,10 +19,11 @@ SLEEPS_BY_NEED = {
 }
 """Files that may call time.sleep, with the reason."""
 
+# `docker.io` alone is the name of a Debian package; as a host it stands before a / or a port.
 REGISTRY_HOST = re.compile(
     r"\b(?:pypi\.org|pythonhosted\.org|npmjs\.(?:org|com)|yarnpkg\.com|deb\.debian\.org|security\.debian\.org"
     r"|ftp\.[a-z.]*debian\.org|archive\.ubuntu\.com|proxy\.golang\.org|crates\.io|rubygems\.org|ghcr\.io|quay\.io"
-    r"|registry-1\.docker\.io|docker\.io)\b"
+    r"|registry-1\.docker\.io|docker\.io(?=[/:]))\b"
 )
 
 

@@ -1,0 +1,14 @@
+"""The cases by name, in the order of the table; each module has `measure(bench) -> list[Row]` and is imported on use.
+
+Tests use them as generous bounds: `measure(Bench(stack, folder, quick=True))`, then `row.missed(slack=5)`.
+"""
+
+from __future__ import annotations
+
+CASES = {
+    "exec": "benchmarks.cases.exec_true",
+    "first-exec": "benchmarks.cases.first_exec",
+    "run": "benchmarks.cases.run_once",
+    "delete": "benchmarks.cases.delete",
+    "transfer": "benchmarks.cases.transfer",
+}

@@ -1,0 +1,60 @@
+"""`/bin/true` in a running sandbox: the price of one execution, with everything that a call of the API does.
+
+Ours goes through the sync SDK, HTTP, key check, database read, audit, the node and the agent. `docker exec` is what
+people type; as much of it is its client program's start, the daemon's API alone stands beside it. `runc exec` enters
+our own container without any of that.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from benchmarks.bench import LIMITS, Bench
+from benchmarks.measure import Bound, Contender, Row, alternate, quiet_collector
+from benchmarks.peers.docker import exec_over_api
+from benchmarks.peers.runc import exec_in
+
+WHAT = "exec of /bin/true, uid 1000"
+BOUNDS = (Bound("p50", 4.0), Bound("p99", 10.0))
+COMMAND = ["/bin/true"]
+OURS = "bellglass, sync SDK"
+
+
+def measure(bench: Bench) -> list[Row]:
+    with ExitStack() as owned:
+        box = owned.enter_context(bench.sandbox())
+
+        def ours() -> None:
+            result = box.exec(COMMAND)
+            if not result.ok:
+                raise AssertionError(f"/bin/true ended with {result!r}")
+
+        contenders = [
+            Contender(OURS, ours, bench.times(2000, 200), warm_up=20),
+            Contender(
+                "runc exec, same sandbox", exec_in(bench.stack.data.runc_root, box.id, COMMAND), bench.times(100, 10)
+            ),
+        ]
+        if docker := bench.docker:
+            container = docker.container(LIMITS)
+            owned.callback(docker.command, "rm", "--force", container)
+            connection = docker.connection()
+            owned.callback(connection.close)
+
+            def over_api() -> None:
+                if exec_over_api(connection, container, COMMAND):
+                    raise AssertionError("Docker says that /bin/true failed")
+
+            def with_client() -> None:
+                docker.command("exec", container, *COMMAND)
+
+            contenders += [
+                Contender("docker exec", with_client, bench.times(100, 10)),
+                Contender("Docker's API, kept-alive connection", over_api, bench.times(100, 10)),
+            ]
+        with quiet_collector():
+            samples = alternate(contenders)
+    return [
+        Row("exec", WHAT, contender.name, "ms", samples[contender.name], BOUNDS if contender.name == OURS else ())
+        for contender in contenders
+    ]

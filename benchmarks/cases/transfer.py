@@ -1,0 +1,106 @@
+"""A big file into a sandbox and back: speed, equal bytes, and what it costs in memory.
+
+Up ends when the node has answered, which is after the sandbox's kernel has made the file durable; down ends when the
+local copy is fsynced as well. The client is a process of its own (`benchmarks.transfer`), so that its memory is its
+own. The disk below bounds both: its plain speed for the same number of bytes is measured in turns with them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.bench import Bench
+from benchmarks.measure import Bound, Row, stopwatch
+from benchmarks.memory import MIB, Growth, agent_pids
+
+OURS = "bellglass, sync SDK"
+DISK = "this disk alone, buffered write and fsync"
+SPEED = (Bound("p50", 250.0, at_least=True),)
+MEMORY = (Bound("max", 64.0),)
+PIECE = 4 * MIB
+CLIENT_TIMEOUT_S = 300.0
+DAEMONS = ("server", "node", "helper")
+
+
+class Moved(NamedTuple):
+    megabytes_per_s: float
+    growth_bytes: dict[str, int]
+
+
+def measure(bench: Bench) -> list[Row]:
+    size_bytes = bench.times(1024, 256) * MIB
+    source, copy, plain = (bench.scratch / name for name in ("source", "copy", "plain"))
+    digest = _fill(source, size_bytes)
+    pids = {name: pid for name, pid in bench.stack.pids().items() if name in DAEMONS}
+    speeds: dict[str, list[float]] = {"up": [], "down": [], "disk": []}
+    grown: dict[str, list[float]] = {name: [] for name in ("client", *DAEMONS, "agent")}
+    for _ in range(bench.times(3, 1)):
+        with bench.sandbox() as box:
+            for direction, local in (("up", source), ("down", copy)):
+                moved = _move(bench, box.id, direction, local, digest, pids)
+                speeds[direction].append(moved.megabytes_per_s)
+                for name, growth in moved.growth_bytes.items():
+                    grown[name].append(growth / MIB)
+            copy.unlink()
+        bench.wait_reclaimed(box.id)
+        speeds["disk"].append(_plain_write(source, plain, size_bytes))
+        plain.unlink()
+    source.unlink()
+    size = f"{size_bytes // MIB} MiB"
+    rows = [
+        Row("transfer", f"{size} up, durable, sha256 equal", OURS, "MB/s", speeds["up"], SPEED),
+        Row("transfer", f"{size} down, fsynced, sha256 equal", OURS, "MB/s", speeds["down"], SPEED),
+        Row("transfer", f"{size} written", DISK, "MB/s", speeds["disk"]),
+    ]
+    return rows + [
+        Row("transfer", f"memory that the {name} grew by", OURS, "MiB", samples, MEMORY)
+        for name, samples in grown.items()
+    ]
+
+
+def _move(bench: Bench, sandbox_id: str, direction: str, local: Path, digest: str, pids: dict[str, int]) -> Moved:
+    with Growth(pids, agents=lambda: agent_pids(sandbox_id)) as growth:
+        done = subprocess.run(
+            [sys.executable, "-m", "benchmarks.transfer", direction, sandbox_id, str(local)],
+            stdout=subprocess.PIPE, timeout=CLIENT_TIMEOUT_S, check=True, env=os.environ | bench.stack.environment,
+            cwd=Path(__file__).resolve().parents[2],
+        )  # fmt: skip
+    answer: dict[str, Any] = json.loads(done.stdout)
+    reached = answer["sha256"] or _digest(local)
+    if reached != digest:
+        raise AssertionError(f"{direction}: sha256 {reached} came out of {digest}")
+    growth_bytes = growth.bytes | {"client": answer["grown_bytes"]}
+    return Moved(answer["bytes"] / 1e6 / answer["seconds"], growth_bytes)
+
+
+def _fill(path: Path, size_bytes: int) -> str:
+    """Random bytes, so that a piece at a wrong place is a wrong sha256; answers it."""
+    digest = hashlib.sha256()
+    with path.open("wb") as file:
+        for _ in range(size_bytes // PIECE):
+            piece = os.urandom(PIECE)
+            digest.update(piece)
+            file.write(piece)
+        file.flush()
+        os.fsync(file.fileno())
+    return digest.hexdigest()
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _plain_write(source: Path, target: Path, size_bytes: int) -> float:
+    with source.open("rb") as reader, target.open("wb") as writer, stopwatch() as elapsed_ms:
+        while piece := reader.read(PIECE):
+            writer.write(piece)
+        writer.flush()
+        os.fsync(writer.fileno())
+        return size_bytes / 1e3 / elapsed_ms()

@@ -1,0 +1,1 @@
+"""Others that do the same job, started and stopped by the benchmark itself."""

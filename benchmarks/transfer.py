@@ -1,0 +1,42 @@
+"""The client of one big transfer, as a process whose memory is nothing else's: `python -m benchmarks.transfer
+up|down SANDBOX_ID FILE`. Prints JSON: `bytes seconds grown_bytes sha256` (null for down: the parent reads the file).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+from bellglass import Sandbox
+from benchmarks.memory import forget_peak, peak_bytes, resident_bytes
+
+REMOTE = "transfer.bin"
+
+
+def main() -> None:
+    direction, sandbox_id, name = sys.argv[1:]
+    local = Path(name)
+    box = Sandbox.connect(sandbox_id)
+    # The connection, and whatever is imported by the first transfer, is there before the count begins.
+    box.files.write_bytes("warm", b"up")
+    box.files.read_bytes("warm")
+    forget_peak()
+    before = resident_bytes(os.getpid())
+    begun = time.perf_counter()
+    digest = None
+    if direction == "up":
+        digest = box.files.upload(local, REMOTE).sha256
+    else:
+        box.files.download(REMOTE, local)
+        with local.open("rb") as file:
+            os.fsync(file.fileno())
+    seconds = time.perf_counter() - begun
+    grown = peak_bytes(os.getpid()) - before
+    print(json.dumps({"bytes": local.stat().st_size, "seconds": seconds, "grown_bytes": grown, "sha256": digest}))
+
+
+if __name__ == "__main__":
+    main()
