@@ -90,8 +90,8 @@ static void read_report(struct stream *s)
 
     while (s->report_fd >= 0 && s->report_ready) {
         ssize_t n = recv(s->report_fd, record, sizeof record, 0);
-        if (n < 0 && errno == EINTR)
-            continue;
+        if (n < 0 && (errno == EINTR || errno == ECONNRESET))
+            continue;   /* ECONNRESET: it went without reading all we sent; what it sent is still to come */
         if (n < 0 && errno == EAGAIN) {
             s->report_ready = false;
         } else if (n <= 0) {

@@ -83,7 +83,7 @@ static const char *file_element(struct file_request *r, const struct tlv *t)
 
     switch (t->tag) {
     case 1: return take_u64(&r->operation, t, OP_SYNC) ? NULL : "bad operation";
-    case 2: return take_text(&r->path, t, PATH_BYTES_MAX) ? NULL : "bad path";
+    case 2: return t->length == 0 || take_text(&r->path, t, PATH_BYTES_MAX) ? NULL : "bad path";
     case 3: return take_text(&r->path2, t, PATH_BYTES_MAX) ? NULL : "bad second path";
     case 4: return take_text(&r->base, t, PATH_BYTES_MAX) && t->value[0] == '/' ? NULL : "bad base folder";
     case 5: return take_text(&r->user, t, USER_BYTES_MAX) ? NULL : "bad user";
