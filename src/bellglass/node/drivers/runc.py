@@ -15,13 +15,14 @@ import struct
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from bellglass.datadir import DataDir
-from bellglass.errors import AgentLost, BellglassError, InternalError
+from bellglass.errors import AgentLost, BellglassError, InternalError, NotSupported
 from bellglass.ids import new_sandbox_id
 from bellglass.model import Tier, TierReport
 from bellglass.node.cgroups import MachineGroups, wait_group_empty
+from bellglass.node.drivers import DriverContext
 from bellglass.node.drivers.base import Groups, Handle, MachineSpec, Template
 from bellglass.node.helper import cgroup
 from bellglass.node.helper.client import HelperClient
@@ -112,13 +113,30 @@ class RuncDriver:
         """Takes the helper's client over: `close` closes it."""
         self.installation = installation
         self.layout = cgroup.layout()
+        self.helper_pid: int | None = None
         self._data = data
         self._helper = helper
         self._templates_dir = templates_dir
         self._listeners: dict[str, socket.socket] = {}
-        self._host: dict[str, Any] | None = None
+        self._host: dict[str, Any] = {}
         self._report: TierReport | None = None
         self._probing = asyncio.Lock()
+
+    @classmethod
+    async def open(cls, context: DriverContext) -> Self:
+        """Raises NotSupported without a helper or on a host without usable cgroups, InternalError if it is gone."""
+        if context.helper_fd is None:
+            raise NotSupported(
+                f"the {cls.name} driver needs the root helper", hint="run `bellglass up` as root, or node.driver = fake"
+            )
+        helper = HelperClient.from_fd(context.helper_fd)
+        try:
+            driver = cls(context.data, helper, installation=context.installation, templates_dir=context.templates_dir)
+            await driver._ask_host()
+        except BaseException:
+            helper.close()
+            raise
+        return driver
 
     async def probe(self) -> TierReport:
         async with self._probing:
@@ -130,7 +148,7 @@ class RuncDriver:
             return report
 
     async def create(self, spec: MachineSpec) -> Handle:
-        version = (await self._host_facts())["version"]
+        version = (self._host or await self._ask_host())["version"]
         sandbox_id = spec.sandbox_id
         try:
             index = (await self._helper.call("lease_uids", sandbox_id=sandbox_id))["range"]
@@ -197,15 +215,14 @@ class RuncDriver:
         self._listeners[sandbox_id] = listener
         return listener
 
-    async def _host_facts(self) -> dict[str, Any]:
-        if self._host is None:
-            self._host = await self._helper.call("probe", runtime=self.name)
+    async def _ask_host(self) -> dict[str, Any]:
+        self._host = await self._helper.call("probe", runtime=self.name)
+        self.helper_pid = self._host["helper_pid"]
         return self._host
 
     async def _probe(self) -> TierReport:
         try:
-            self._host = await self._helper.call("probe", runtime=self.name)
-            if missing := self._host["missing"]:
+            if missing := (await self._ask_host())["missing"]:
                 return self._refusal(missing[0]["reason"], missing[0]["hint"])
             found = templates.installed(self._templates_dir)
             if not found:
@@ -224,7 +241,7 @@ class RuncDriver:
         )
 
     def _refusal(self, reason: str, hint: str | None) -> TierReport:
-        version = self._host["version"] if self._host else None
+        version = self._host.get("version")
         return TierReport(tier=self.tier, runtime=self.name, version=version, usable=False, reason=reason, hint=hint)
 
     async def _try_machine(self, template: Template) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +18,7 @@ _PROGRAMS = {"mkfs.ext4": "e2fsprogs"}
 
 
 def probe(context: Context, runtime: str) -> Mapping[str, Any]:
-    """`version`, `lxcfs` (bool), `pid_max`, and `missing`: a list of {reason, hint}, empty when all is there."""
+    """`version`, `helper_pid`, `lxcfs` (bool), `pid_max`, and `missing`: a list of {reason, hint}, empty when all is there."""
     missing: list[dict[str, str]] = []
 
     def need(there: bool, reason: str, hint: str) -> None:
@@ -44,6 +45,7 @@ def probe(context: Context, runtime: str) -> Mapping[str, Any]:
         version = _version(runtime)
     return {
         "version": version,
+        "helper_pid": os.getppid(),
         "lxcfs": (context.data.lxcfs_dir / oci.LXCFS_FILES[0]).exists(),
         "pid_max": int(PID_MAX.read_text()),
         "missing": missing,

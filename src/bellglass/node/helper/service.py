@@ -108,7 +108,9 @@ def _work(
         except Exception as error:  # noqa: BLE001 - becomes a typed answer, with its traceback in the log
             traceback.print_exc()
             failure = InternalError(f"{op}: {type(error).__name__}: {error}")
-        outcome = {"profile_ms": result.get("profile_ms")} if failure is None else {"error": failure.message}
+        outcome: dict[str, Any] = {"error": failure.message} if failure is not None else {}
+        if "profile_ms" in result:
+            outcome["profile_ms"] = result["profile_ms"]
         elapsed_ms = round((time.monotonic() - began) * 1000, 1)
         log("done" if failure is None else "failed", **about, ms=elapsed_ms, **outcome)
         _answer(channel, request_id, result=result, error=failure)

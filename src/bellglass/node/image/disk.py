@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +23,7 @@ MAX_INODES = 2**31
 MOUNT_OPTIONS = "discard,noinit_itable"
 MAX_BLANKS = 32
 _FORMAT = 1
+_DRAFT_S = 3600.0
 _MIN_JOURNAL_MIB, _MAX_JOURNAL_MIB = 4, 32
 
 
@@ -108,5 +110,9 @@ def _evict(blanks: Path) -> None:
     for path in blanks.glob("*.ext4"):
         with suppress(FileNotFoundError):
             ages.append((path.stat().st_mtime, path))
+    for path in blanks.glob(".*.ext4.*"):  # left by a crash in the middle of mkfs
+        with suppress(FileNotFoundError):
+            if path.stat().st_mtime < time.time() - _DRAFT_S:
+                path.unlink()
     for _, path in sorted(ages, reverse=True)[MAX_BLANKS - 1 :]:
         path.unlink(missing_ok=True)
