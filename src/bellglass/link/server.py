@@ -29,8 +29,7 @@ class LinkServer:
 
     A handler answers with `stream.send_head`, then perhaps a body, then `stream.end`. A BellglassError that it
     raises becomes the call's error; any other exception is logged and becomes `internal`. A peer whose uid is not in
-    `allowed_uids` is turned away before a byte is read
-    (None: any that can open the socket) is turned away before a byte is read.
+    `allowed_uids` (None: any that can open the socket) is turned away before a byte is read.
     """
 
     def __init__(

@@ -112,6 +112,10 @@ class LinkStream:
         """Give the call up, with an error for the other side or none. Safe to repeat and after the end."""
         self._reset(error)
 
+    def cancel(self) -> None:
+        """`reset()` without an error, from where nothing can be awaited. This side's readers get NodeUnavailable."""
+        self._reset(None)
+
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self._body()
 
