@@ -1,0 +1,155 @@
+"""The node put together: journal, records, driver, sandboxes, and the link that serves their operations."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, Self
+
+from bellglass import ids
+from bellglass.datadir import DataDir
+from bellglass.errors import NotFound
+from bellglass.link import LinkServer, LinkStream
+from bellglass.model import TierReport
+from bellglass.node.admission import Admission
+from bellglass.node.drivers import DriverContext, open_driver
+from bellglass.node.drivers.base import Driver
+from bellglass.node.executions.records import Records
+from bellglass.node.executions.registry import Limits
+from bellglass.node.journal import Journal
+from bellglass.node.params import Params
+from bellglass.node.sandboxes import Sandboxes
+from bellglass.node.templates import Templates, agent_binary
+
+RECORDS_FILE = "executions.db"
+TIDY_S = 600.0
+log = logging.getLogger("bellglass.node")
+
+
+class Node:
+    """`await Node.start(...)`, then `listen`, then `close`: sandboxes go on without it."""
+
+    def __init__(self, data: DataDir, settings: Mapping[str, Any], installation: str) -> None:
+        self.data = data
+        self.settings = settings
+        self.installation = installation
+        self.node_id = ""
+        self.templates = Templates(settings)
+        self.driver: Driver
+        self.journal: Journal
+        self.records: Records
+        self.sandboxes: Sandboxes
+        self._stack = AsyncExitStack()
+        self._probe: asyncio.Task[TierReport] | None = None
+
+    @classmethod
+    async def start(
+        cls,
+        data: DataDir,
+        settings: Mapping[str, Any],
+        installation: str,
+        *,
+        helper_fd: int | None = None,
+        driver: Driver | None = None,
+    ) -> Self:
+        """Open everything and settle what an earlier node left. `driver` in place of the one in the settings is for
+        tests. Raises NotSupported without the agent's binary, and what the driver raises."""
+        node = cls(data, settings, installation)
+        async with node._stack as stack:
+            await node._open(helper_fd, driver)
+            node._stack = stack.pop_all()
+        return node
+
+    async def _open(self, helper_fd: int | None, driver: Driver | None) -> None:
+        stack, data, settings = self._stack, self.data, self.settings
+        agent = agent_binary()
+        for folder in (data.node_dir, data.executions_dir, data.inputs_dir):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # The helper mounts a sandbox's inputs by their path, as another user: they are to be reached through here.
+        data.inputs_dir.chmod(0o711)
+        self.journal = await Journal.open(data.journal_file)
+        stack.callback(self.journal.close)
+        self.node_id = await self._own_id()
+        self.records = Records(data.node_dir / RECORDS_FILE)
+        stack.callback(self.records.close)
+        if driver is None:
+            context = DriverContext(data, self.installation, settings, self.templates.folder, agent, helper_fd)
+            driver = await open_driver(settings["node.driver"], context)
+        self.driver = driver
+        stack.push_async_callback(driver.close)
+        self.sandboxes = Sandboxes(
+            driver=driver,
+            journal=self.journal,
+            records=self.records,
+            templates=self.templates,
+            admission=Admission(settings, data.root),
+            executions_dir=data.executions_dir,
+            inputs_dir=data.inputs_dir,
+            limits=Limits(
+                settings["node.log_limit"], settings["node.max_executions"], settings["node.execution_retention"]
+            ),
+            retention_s=settings["server.retention"],
+        )
+        await self.sandboxes.recover()
+        stack.push_async_callback(self.sandboxes.suspend)
+        tidy = asyncio.get_running_loop().create_task(self._tidy(), name="tidy")
+        stack.callback(tidy.cancel)
+
+    async def listen(self, *, secret: str, allowed_uids: set[int] | None = None) -> None:
+        """Serve the operations on the data folder's socket."""
+        server = LinkServer(self.handle, secret=secret, installation=self.installation, allowed_uids=allowed_uids)
+        self.data.link_dir.mkdir(mode=0o750, parents=True, exist_ok=True)
+        # The folder lets nobody pass but the server's group, so the socket itself can be open.
+        await server.listen(self.data.node_socket, mode=0o666)
+        self._stack.push_async_callback(server.close)
+
+    async def close(self) -> None:
+        """Stop serving, finish creates and ends under way, let sandboxes go on. Safe to repeat."""
+        if self._probe is not None:
+            self._probe.cancel()
+        await self._stack.aclose()
+
+    async def handle(self, op: str, params: dict[str, Any], stream: LinkStream) -> None:
+        from bellglass.node.operations import OPERATIONS  # they import this module
+
+        operation = OPERATIONS.get(op)
+        if operation is None:
+            raise NotFound(f"no operation {op!r}", hint="server and node may be of different versions")
+        await operation(self, Params(params), stream)
+
+    async def tiers(self) -> list[TierReport]:
+        """What the driver proved at its first asking."""
+        if self._probe is None or self._probe.cancelled() or (self._probe.done() and self._probe.exception()):
+            self._probe = asyncio.get_running_loop().create_task(self.driver.probe(), name="probe")
+        return [await asyncio.shield(self._probe)]
+
+    def helper_pid(self) -> int | None:
+        return getattr(self.driver, "helper_pid", None)
+
+    async def _own_id(self) -> str:
+        if (known := await self.journal.meta("node_id")) is not None:
+            return known
+        made = "nd" + ids.random_base32(16)
+        await self.journal.meta("node_id", made)
+        return made
+
+    async def _tidy(self) -> None:
+        while True:
+            await asyncio.sleep(TIDY_S)
+            await self.sandboxes.forget_old()
+
+
+def read_installation(data: DataDir) -> str:
+    """The installation's id. Raises NotFound when the data folder is not one of an installation."""
+    try:
+        return str(json.loads(data.installation_file.read_text())["id"])
+    except FileNotFoundError as error:
+        raise NotFound(f"{data.root} is no installation's data folder", hint="run: bellglass up") from error
+
+
+def read_secret(path: Path) -> str:
+    return path.read_text().strip()

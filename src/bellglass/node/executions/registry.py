@@ -1,0 +1,234 @@
+"""The executions of one sandbox, by id: started once, attached to as often as wanted, kept when finished.
+
+A finished one leaves memory at once; its record is a row and its log lies on the disk, so an attach or a look at it
+works the same way as for one that runs.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bellglass.errors import AgentLost, BellglassError, Conflict, LimitExceeded, NotFound
+from bellglass.node.executions.log import ExecutionLog
+from bellglass.node.executions.records import Records, StoredExecution
+from bellglass.node.executions.run import Host, Run
+from bellglass.node.executions.spec import ExecutionSpec
+
+log = logging.getLogger("bellglass.executions")
+STATES = ("running", "exited", "lost")
+REAP_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """From the settings: bytes of one log, executions at once, finished ones kept."""
+
+    log_bytes: int
+    at_once: int
+    kept: int
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """An execution to read from: it runs (`run`), or it is over."""
+
+    id: str
+    log: ExecutionLog
+    stored: Mapping[str, Any]
+    run: Run | None
+    error: BellglassError | None = None
+
+    def record(self) -> dict[str, Any]:
+        return self.run.record() if self.run is not None else dict(self.stored)
+
+    def failure(self) -> BellglassError | None:
+        """Why it has no outcome, once it is over."""
+        return self.run.error if self.run is not None else self.error
+
+
+class Executions:
+    """`host` is the sandbox. `begin` gets what an earlier life of the node left running, before the session starts."""
+
+    def __init__(self, host: Host, records: Records, folder: Path, limits: Limits) -> None:
+        self.running: dict[str, Run] = {}
+        self._host = host
+        self._records = records
+        self._folder = folder
+        self._limits = limits
+        self._finished = records.finished_count(host.sandbox_id)
+        self._groups_left: set[str] = set()
+
+    # --- starting ---------------------------------------------------------------------------------------
+
+    def create(self, spec: ExecutionSpec) -> tuple[Run | None, View]:
+        """Start it, or find the one of the same id: then the first value is None. Raises Conflict for another spec
+        under that id, LimitExceeded when too many run."""
+        if (run := self.running.get(spec.id)) is not None:
+            self._check_same(run.spec.digest, spec)
+            return None, _view_of(run)
+        if (stored := self._records.get(self._host.sandbox_id, spec.id)) is not None:
+            self._check_same(stored.digest, spec)
+            return None, self._finished_view(stored)
+        if len(self.running) >= self._limits.at_once:
+            raise LimitExceeded(
+                f"{len(self.running)} executions run in this sandbox, the most at once is {self._limits.at_once}",
+                hint="wait for one to end, or end one",
+            )
+        run = Run(self._host, spec, self._new_log(spec.id))
+        for other in self.running.values():
+            run.overlapped = other.overlapped = True
+        if self._host.groups is not None:
+            run.oom_base = self._host.groups.oom_kills()
+        self.running[spec.id] = run
+        try:
+            run.begin()
+        except BaseException:
+            self.running.pop(spec.id, None)
+            raise
+        return run, _view_of(run)
+
+    def adopt(self) -> None:
+        """Executions that ran when the node stopped: their streams wait for the agent's next HELLO."""
+        for stored in self._records.running(self._host.sandbox_id):
+            output = ExecutionLog.reopen(self._folder, stored.id, self._limits.log_bytes)
+            run = Run(self._host, _spec_of(stored), output)
+            run.overlapped = True  # nobody looked meanwhile
+            self.running[stored.id] = run
+            run.resume(
+                stream_id=stored.stream_id,
+                oom_base=int(stored.resume.get("oom_base", 0)),
+                deadline_at=stored.resume.get("deadline_at"),
+                started_at=float(stored.resume.get("started_at", 0.0)),
+            )
+
+    def suspend(self) -> None:
+        """The node stops: what runs goes on, and is adopted by the next node."""
+        for run in list(self.running.values()):
+            run.suspend()
+        self.running.clear()
+
+    # --- looking ----------------------------------------------------------------------------------------
+
+    def view(self, execution_id: str) -> View:
+        """Raises NotFound."""
+        if (run := self.running.get(execution_id)) is not None:
+            return _view_of(run)
+        return finished(self._records, self._host.sandbox_id, self._folder, execution_id)
+
+    def live(self, execution_id: str) -> Run:
+        """Raises NotFound, or Conflict when it has ended."""
+        if (run := self.running.get(execution_id)) is not None:
+            return run
+        view = self.view(execution_id)
+        raise Conflict(f"execution {execution_id} has ended", details={"state": view.record()["state"]})
+
+    def page(self, *, before: str | None, state: str | None, limit: int) -> list[dict[str, Any]]:
+        """Records, the newest first; of those that run as they stand now."""
+        rows = self._records.page(self._host.sandbox_id, before=before, state=state, limit=limit)
+        return [self.running[row.id].record() if row.id in self.running else row.record for row in rows]
+
+    # --- called by the host -----------------------------------------------------------------------------
+
+    def stored(self, run: Run) -> None:
+        """The run has its stream id: from here on a restarted node would find it."""
+        resume = {
+            "oom_base": run.oom_base,
+            "deadline_at": run.deadline_at,
+            "started_at": run.started_at,
+            "stdin": run.stdin is not None,
+        }
+        row = StoredExecution(run.spec.id, run.id, run.spec.digest, "running", run.record(), resume)
+        self._records.insert(self._host.sandbox_id, row)
+
+    def ended(self, run: Run, record: dict[str, Any] | None) -> None:
+        self.running.pop(run.spec.id, None)
+        if record is None:
+            self._records.forget(self._host.sandbox_id, run.spec.id)
+            run.log.delete()
+        else:
+            self._records.finish(self._host.sandbox_id, run.spec.id, record)
+            self._finished += 1
+            self._prune()
+        if self._host.groups is not None:
+            self._groups_left.add(run.spec.id)
+            self.remove_groups()
+
+    def remove_groups(self) -> bool:
+        """Remove the groups of ended executions that are empty; True while background processes keep some."""
+        groups = self._host.groups
+        for execution_id in list(self._groups_left) if groups is not None else ():
+            try:
+                groups.remove(execution_id)
+            except OSError:
+                continue  # EBUSY: background processes live on in it, as they may
+            self._groups_left.discard(execution_id)
+        return bool(self._groups_left)
+
+    # --- inside -----------------------------------------------------------------------------------------
+
+    def _new_log(self, execution_id: str) -> ExecutionLog:
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return ExecutionLog(self._folder, execution_id, self._limits.log_bytes)
+
+    def _check_same(self, digest: str, spec: ExecutionSpec) -> None:
+        if digest != spec.digest:
+            raise Conflict(
+                f"execution {spec.id} exists and is another command",
+                hint="make a new id for each command; the same id attaches to the same one",
+                details={"field": "id"},
+            )
+
+    def _finished_view(self, stored: StoredExecution) -> View:
+        return _finished_view(stored, self._folder)
+
+    def _prune(self) -> None:
+        over = self._finished - self._limits.kept
+        if over <= 0:
+            return
+        for execution_id in self._records.oldest_finished(self._host.sandbox_id, over):
+            self._records.forget(self._host.sandbox_id, execution_id)
+            ExecutionLog.reopen(self._folder, execution_id, self._limits.log_bytes).delete()
+            self._finished -= 1
+
+
+def finished(records: Records, sandbox_id: str, folder: Path, execution_id: str) -> View:
+    """A finished execution from its row and its log, whether its sandbox still exists or not. Raises NotFound."""
+    stored = records.get(sandbox_id, execution_id)
+    if stored is None:
+        raise NotFound(f"no execution {execution_id!r} in this sandbox", details={"field": "id"})
+    return _finished_view(stored, folder)
+
+
+def _view_of(run: Run) -> View:
+    return View(run.spec.id, run.log, {}, run)
+
+
+def _finished_view(stored: StoredExecution, folder: Path) -> View:
+    output = ExecutionLog.reopen(folder, stored.id, 0)
+    output.finish()
+    error = None
+    if stored.state != "exited":
+        error = AgentLost("this execution's sandbox ended before it did; its outcome is unknown")
+    return View(stored.id, output, stored.record, None, error)
+
+
+def _spec_of(stored: StoredExecution) -> ExecutionSpec:
+    """As much of the spec as a running execution still needs."""
+    record = stored.record
+    return ExecutionSpec(
+        id=stored.id,
+        command=record["command"],
+        argv=("",),
+        env={},
+        cwd=record["cwd"],
+        user=record["user"],
+        timeout_s=record["timeout_s"],
+        stdin=None,
+        stdin_open=bool(stored.resume.get("stdin")),
+        detach=record["detached"],
+        digest=stored.digest,
+    )

@@ -1,0 +1,146 @@
+"""An execution's output as the body of an answer: frames, NDJSON, or one buffered JSON.
+
+The reader that started a waiting execution blocks the program when it is slow and so gets every byte; all others
+read the log's ring and may be told of a gap. Streams carry a keepalive in every 15 s of silence; a buffered answer
+holds its head back as long, so that what goes wrong early still has its own status, and then sends spaces.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import Callable
+
+from bellglass.errors import InvalidRequest
+from bellglass.link import LinkStream
+from bellglass.node.executions.log import Chunk, Cursor
+from bellglass.node.executions.registry import View
+from bellglass.node.executions.run import Run
+from bellglass.wire.guest import STDERR, STDOUT
+from bellglass.wire.output import (
+    FRAMES,
+    JSON,
+    KEEPALIVE_S,
+    NDJSON,
+    HeadTail,
+    NdjsonEncoder,
+    OutputEvent,
+    OutputType,
+    encode_event,
+)
+
+ACCEPTS = {"json": JSON, "ndjson": NDJSON, "frames": FRAMES}
+BUFFERED_BYTES = 1024 * 1024
+_TYPES = {STDOUT: OutputType.STDOUT, STDERR: OutputType.STDERR}
+
+
+def check_accept(accept: str) -> str:
+    if accept not in ACCEPTS:
+        raise InvalidRequest(f"accept: {accept!r} is none of {', '.join(ACCEPTS)}", details={"field": "accept"})
+    return accept
+
+
+async def deliver(view: View, stream: LinkStream, accept: str, *, offset: int, follow: bool, starter: bool) -> None:
+    """Send the whole answer: head, body, end. `starter`: this reader started it and may block it.
+
+    A cancellation because the client hung up is told to the execution; one because the link broke is not."""
+    cursor = Cursor(offset)
+    run = view.run
+    if run is not None:
+        run.reader_attached(cursor if starter else None)
+    try:
+        if accept == "json":
+            await _buffered(view, stream, cursor, follow=follow)
+        else:
+            await _streamed(view, stream, cursor, accept, follow=follow)
+    finally:
+        if run is not None:
+            run.reader_detached(cursor, hung_up=stream.peer_gone == "reset")
+
+
+async def _streamed(view: View, stream: LinkStream, cursor: Cursor, accept: str, *, follow: bool) -> None:
+    encode: Callable[[OutputEvent], bytes] = encode_event if accept == "frames" else NdjsonEncoder().encode
+    await stream.send_head({"status": 200, "headers": {"content-type": ACCEPTS[accept]}})
+    await stream.send(encode(OutputEvent(OutputType.STARTED, value=view.record())))
+    while True:
+        if chunks := view.log.read(cursor):
+            await stream.send(b"".join([encode(_event(chunk)) for chunk in chunks]))
+            _progressed(view.run)
+        elif not follow and not view.log.finished:
+            return
+        elif not await _more(view, cursor):
+            break
+        elif cursor.offset >= view.log.total_bytes and not view.log.finished:
+            await stream.send(encode(OutputEvent(OutputType.KEEPALIVE)))
+    if (error := view.failure()) is not None:
+        await stream.send(encode(OutputEvent(OutputType.ERROR, value=error.to_dict())))
+    else:
+        await stream.send(encode(OutputEvent(OutputType.EXIT, value=view.record())))
+
+
+async def _buffered(view: View, stream: LinkStream, cursor: Cursor, *, follow: bool) -> None:
+    kept = {STDOUT: HeadTail(BUFFERED_BYTES), STDERR: HeadTail(BUFFERED_BYTES)}
+    gap = False
+    while True:
+        if chunks := view.log.read(cursor):
+            for chunk in chunks:
+                if chunk.stream:
+                    kept[chunk.stream].feed(chunk.data)
+                else:
+                    gap = True
+            _progressed(view.run)
+            if view.run is None:
+                await asyncio.sleep(0)  # a long log is read in turns of the loop
+        elif not follow and not view.log.finished:
+            break
+        elif not await _more(view, cursor):
+            break
+        elif cursor.offset >= view.log.total_bytes and not view.log.finished:
+            await _head_once(stream)
+            await stream.send(b" ")
+    if follow and (error := view.failure()) is not None:
+        raise error
+    await _head_once(stream)
+    await stream.send(_result(view, kept, gap=gap))
+
+
+async def _head_once(stream: LinkStream) -> None:
+    if not stream.head_sent:
+        await stream.send_head({"status": 200, "headers": {"content-type": JSON}})
+
+
+def _result(view: View, kept: dict[int, HeadTail], *, gap: bool) -> bytes:
+    record = dict(view.record())
+    if gap or any(part.truncated for part in kept.values()):
+        record["truncated"] = True
+    body: dict[str, object] = {"execution": record}
+    for name, part in (("stdout", kept[STDOUT]), ("stderr", kept[STDERR])):
+        raw = part.value()
+        try:
+            body[name], body[f"{name}_b64"] = raw.decode("utf-8"), None
+        except UnicodeDecodeError:
+            body[name] = raw.decode("utf-8", "replace")
+            body[f"{name}_b64"] = base64.b64encode(raw).decode("ascii")
+        body[f"{name}_omitted_bytes"] = part.omitted_bytes
+    return json.dumps(body, separators=(",", ":")).encode()
+
+
+async def _more(view: View, cursor: Cursor) -> bool:
+    """False at the end. True: there is more, or the silence has lasted for a keepalive."""
+    try:
+        async with asyncio.timeout(KEEPALIVE_S):
+            return await view.log.wait(cursor)
+    except TimeoutError:
+        return True
+
+
+def _event(chunk: Chunk) -> OutputEvent:
+    if chunk.stream == 0:
+        return OutputEvent(OutputType.SKIPPED, value={"offset": chunk.offset, "bytes": chunk.length})
+    return OutputEvent(_TYPES[chunk.stream], chunk.offset, chunk.data)
+
+
+def _progressed(run: Run | None) -> None:
+    if run is not None:
+        run.reader_progressed()

@@ -1,0 +1,429 @@
+"""One execution that runs: its stream to the agent, its deadline, its end.
+
+What the agent says about the outcome is a claim. Timeouts and kills for memory are the node's own verdicts, a killed
+tree is looked at through its cgroup, and where the agent doesn't tell the end of a tree that is gone, the node does.
+The one thing only the agent knows is an exit code, and that is the sandbox's own affair.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal as signals
+import time
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from bellglass.errors import AgentLost, BellglassError, Conflict, InternalError
+from bellglass.model import Execution, format_time
+from bellglass.node.drivers.base import Groups
+from bellglass.node.executions import verdict
+from bellglass.node.executions.log import Cursor, ExecutionLog
+from bellglass.node.executions.spec import ExecutionSpec
+from bellglass.node.executions.windows import Incoming, StdinFeed
+from bellglass.node.guestlink.session import LINK_WAIT_S, GuestSession
+from bellglass.node.guestlink.stream import GuestStream
+from bellglass.wire import guest
+from bellglass.wire.frames import Frame, FrameError
+from bellglass.wire.guest import STDERR, STDIN, STDOUT, GuestType, StartFlag
+
+TREE_GONE_S = 1.0
+EXIT_AFTER_KILL_S = 2.0
+HANGUP_GRACE_S = 30.0
+THROTTLE_BYTES = 256 * 1024
+log = logging.getLogger("bellglass.executions")
+
+
+class Host(Protocol):
+    """What an execution needs of its sandbox."""
+
+    sandbox_id: str
+    session: GuestSession
+    groups: Groups | None
+    default_cwd: str
+
+    def run_started(self, run: Run) -> None:
+        """It has its stream id and is about to be sent to the agent: from here on it must be found again."""
+
+    def run_finished(self, run: Run, record: dict[str, Any] | None) -> None:
+        """`record` is None when it never started: then nothing is kept of it."""
+
+    def kill_machine(self, why: str) -> None:
+        """The backstop: a tree that outlives its kill takes the sandbox with it."""
+
+    def spawn(self, coroutine: Any, name: str) -> None: ...
+
+
+class Run(GuestStream):
+    """Made by the registry, then `begin`. `ended` is set at the end, after the record was stored."""
+
+    def __init__(self, host: Host, spec: ExecutionSpec, output: ExecutionLog) -> None:
+        self.spec = spec
+        self.log = output
+        self.ended = asyncio.Event()
+        self.overlapped = False
+        """Another execution ran at some time while this one did."""
+        self.oom_base = 0
+        self.deadline_at: float | None = None
+        """Wall clock."""
+        self.started_at = time.time()
+        self.timed_out = False
+        self.error: BellglassError | None = None
+        """Why there is no outcome: it never started, or was lost."""
+        self._host = host
+        self._loop = asyncio.get_running_loop()
+        self._pid: int | None = None
+        self._start_known = asyncio.Event()
+        self._sent_once = False
+        self._readopted = False
+        self._killed = False
+        self._incoming = {STDOUT: Incoming(STDOUT), STDERR: Incoming(STDERR)}
+        self._throttle: Cursor | None = None
+        self._readers = 0
+        self._timers: list[asyncio.TimerHandle] = []
+        self._final: dict[str, Any] | None = None
+        self.stdin: StdinFeed | None = None
+        if spec.stdin is not None or spec.stdin_open:
+            self.stdin = StdinFeed(self._send, spec.stdin, stays_open=spec.stdin_open)
+
+    # --- life -------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Register with the session; START goes out now, or as soon as there is a link."""
+        self._host.session.attach(self)
+        self._arm_deadline()
+        if not self._host.session.link_is_up:
+            self._timers.append(self._loop.call_later(LINK_WAIT_S, self._never_started))
+
+    def resume(self, *, stream_id: int, oom_base: int, deadline_at: float | None, started_at: float) -> None:
+        """Go on with an execution of an earlier life of the node, before the session has a link."""
+        self.id, self.oom_base, self.deadline_at, self.started_at = stream_id, oom_base, deadline_at, started_at
+        self._sent_once = self._readopted = True
+        self._start_known.set()
+        self._incoming = {c: Incoming(c, self.log.stream_bytes[c]) for c in (STDOUT, STDERR)}
+        if self.stdin is not None:
+            # How much of it the program had been sent is not known any more.
+            self.stdin.close(Conflict("standard input can't be written to since the node was restarted"))
+        self._host.session.adopt(self)
+        self._arm_deadline()
+
+    async def started(self) -> None:
+        """Until the program runs or never will. Raises why it doesn't."""
+        await self._start_known.wait()
+        if self.error is not None:
+            raise self.error
+
+    @property
+    def running(self) -> bool:
+        return not self.ended.is_set()
+
+    def record(self) -> dict[str, Any]:
+        """The Execution as JSON, as it stands."""
+        return self._final or self._record("running")
+
+    def suspend(self) -> None:
+        """The node stops, the execution goes on: nothing more is stored."""
+        self._cancel_timers()
+        self._final = self._record("running")
+        self.error = AgentLost("the node is stopping", hint="attach again with the execution's id")
+        self.log.close()
+        self._start_known.set()
+        self.ended.set()
+
+    # --- for callers ------------------------------------------------------------------------------------
+
+    def signal(self, number: int, *, whole_tree: bool) -> None:
+        """Raises Conflict when it has ended, AgentLost without a link."""
+        if not self.running:
+            raise Conflict(f"execution {self.spec.id} has ended", details={"state": self.record()["state"]})
+        if number == signals.SIGKILL and whole_tree:
+            self.kill()
+        elif not self._send(guest.encode_signal(self.id, number, whole_tree=whole_tree)):
+            raise AgentLost("the sandbox's agent does not answer", hint="try again")
+
+    def kill(self) -> None:
+        """SIGKILL to the whole tree, and see to it that it is gone. Safe to repeat."""
+        if not self.running:
+            return
+        self._killed = True
+        self._throttle = None  # a slow reader must not hold up the end; it reads on from the log
+        if self._host.groups is not None:
+            self._host.groups.kill(self.spec.id)
+        else:
+            self._send(guest.encode_signal(self.id, signals.SIGKILL))
+        self._send(guest.encode_abort(self.id))
+        self._acknowledge()
+        self._host.spawn(self._see_it_dead(), f"kill:{self.spec.id}")
+
+    def reader_attached(self, cursor: Cursor | None = None) -> None:
+        """`cursor`: of the reader that started a waiting execution, and blocks the program when it is slow."""
+        self._readers += 1
+        if cursor is not None:
+            self._throttle = cursor
+
+    def reader_progressed(self) -> None:
+        self._acknowledge()
+
+    def reader_detached(self, cursor: Cursor | None = None, *, hung_up: bool) -> None:
+        """`hung_up`: the client went away, rather than read to the end or lose its server."""
+        self._readers -= 1
+        if cursor is not None and self._throttle is cursor:
+            self._throttle = None
+            self._acknowledge()
+        if hung_up and not self.spec.detach and self._readers == 0 and self.running:
+            self._timers.append(self._loop.call_later(HANGUP_GRACE_S, self._nobody_waits))
+
+    async def write_stdin(self, data: bytes) -> None:
+        """Until the program's window took it all. Raises Conflict when standard input is not open."""
+        self.check_stdin()
+        assert self.stdin is not None
+        await self.stdin.write(data, self._pump_stdin)
+
+    def end_stdin(self) -> None:
+        """Standard input is at its end once what was written has arrived. Raises Conflict when it is not open."""
+        self.check_stdin()
+        assert self.stdin is not None
+        self.stdin.end()
+        self._pump_stdin()
+
+    def check_stdin(self) -> None:
+        if self.stdin is None:
+            raise Conflict(
+                f"standard input of execution {self.spec.id} is not open", hint="start it with stdin_open=true"
+            )
+        self.stdin.check_open()
+
+    def _pump_stdin(self) -> None:
+        if self.stdin is not None and self._sent_once:
+            self.stdin.pump(self.id, link_is_up=self._host.session.link_is_up)
+
+    # --- GuestStream ------------------------------------------------------------------------------------
+
+    def link_restored(self, *, known: bool) -> None:
+        for incoming in self._incoming.values():
+            incoming.link_restored()
+        if known:
+            if self.stdin is not None and not self._readopted:
+                self.stdin.restart(_encode_stdin, self.id)
+                self._pump_stdin()
+            if self._killed:
+                self._send(guest.encode_abort(self.id))
+        elif self._pid is None and not self._readopted:
+            self._send_start()
+        else:
+            self._lost(AgentLost("the sandbox's agent lost this execution; its outcome is unknown"))
+
+    def link_lost(self) -> None:
+        if self._pid is None and not self._start_known.is_set():
+            self._timers.append(self._loop.call_later(LINK_WAIT_S, self._never_started))
+
+    def session_closed(self, error: BellglassError) -> None:
+        if self.running:
+            self._lost(error)
+
+    def frame_received(self, frame: Frame) -> None:
+        if frame.type == GuestType.DATA:
+            self._on_data(frame)
+        elif frame.type == GuestType.EXIT:
+            self._on_exit(guest.decode_exit(frame.payload))
+        elif frame.type == GuestType.EOF:
+            self._channel(frame).end(guest.decode_offset(frame.payload)[0])
+        elif frame.type == GuestType.STARTED:
+            self._pid = guest.decode_pid(frame.payload)
+            self._start_known.set()
+        elif frame.type == GuestType.ACK:
+            if self.stdin is None or frame.channel != STDIN:
+                raise FrameError(f"ACK on channel {frame.channel}")
+            if not self._readopted:
+                self.stdin.acknowledged(guest.decode_offset(frame.payload)[0])
+                self._pump_stdin()
+        elif frame.type == GuestType.FAILED:
+            self._on_failed(guest.decode_failure(frame.payload))
+
+    # --- frames -----------------------------------------------------------------------------------------
+
+    def _send_start(self) -> None:
+        spec, groups = self.spec, self._host.groups
+        if not self._sent_once:
+            self._host.run_started(self)
+        try:
+            descriptor = groups.make(spec.id) if groups is not None else None
+        except OSError as error:
+            self._fail(InternalError(f"no cgroup for execution {spec.id}: {error}"))
+            return
+        flags = StartFlag.USER_ENV
+        if self.stdin is not None:
+            flags |= StartFlag.STDIN_OPEN
+        if spec.cwd == self._host.default_cwd:
+            flags |= StartFlag.CREATE_CWD  # a program that removed its workdir must not end all later ones
+        frames = guest.encode_start(
+            self.id,
+            argv=spec.argv,
+            env=spec.env,
+            cwd=spec.cwd,
+            user=spec.user,
+            flags=flags,
+            execution_id=spec.id,
+            descriptor=descriptor is not None,
+        )
+        self._sent_once = True
+        self._host.session.send(*frames, descriptor=descriptor)
+        if self.stdin is not None:
+            self.stdin.restart(_encode_stdin, self.id)
+            self._pump_stdin()
+
+    def _channel(self, frame: Frame) -> Incoming:
+        if self._pid is None or frame.channel not in self._incoming:
+            raise FrameError(f"output on channel {frame.channel}, pid {self._pid}")
+        return self._incoming[frame.channel]
+
+    def _on_data(self, frame: Frame) -> None:
+        incoming = self._channel(frame)
+        offset, data = guest.decode_offset(frame.payload)
+        new = incoming.accept(offset, data)
+        if new:
+            self.log.append(frame.channel, new)
+        self._acknowledge()
+
+    def _acknowledge(self) -> None:
+        """Only what lies in the log, and only while the reader that may block the program keeps up."""
+        throttle = self._throttle
+        if throttle is not None and self.log.total_bytes - throttle.offset > THROTTLE_BYTES:
+            return
+        for channel, incoming in self._incoming.items():
+            if (offset := incoming.due()) is not None:
+                self._send(guest.encode_ack(self.id, channel, offset))
+
+    def _on_exit(self, told: guest.GuestExit) -> None:
+        if self._pid is None or not all(incoming.ended for incoming in self._incoming.values()):
+            raise FrameError("EXIT before the end of the output")
+        self._finish(told)
+
+    def _on_failed(self, failure: guest.GuestFailure) -> None:
+        if self._pid is not None:
+            self._lost(AgentLost(f"the agent could not go on with it: {failure.message}"))
+        elif (code := verdict.shell_code(failure)) is not None:
+            self.log.append(STDERR, verdict.shell_message(self.spec.argv[0], failure))
+            self._start_known.set()
+            self._finish(guest.GuestExit(code, None, 0, 0, 0))
+        else:
+            self._fail(verdict.start_error(failure, self.spec))
+
+    # --- ends -------------------------------------------------------------------------------------------
+
+    def _finish(self, told: guest.GuestExit | None) -> None:
+        """The outcome is known: `told` by the agent, or None for a tree that the node killed and saw gone."""
+        outcome = verdict.decide(
+            told,
+            timed_out=self.timed_out,
+            oom_kills=self._oom_kills() - self.oom_base,
+            overlapped=self.overlapped,
+        )
+        self._start_known.set()
+        self._end(self._record("exited") | outcome)
+
+    def _lost(self, error: BellglassError) -> None:
+        self.error = error
+        self._start_known.set()
+        self._end(self._record("lost"))
+
+    def _fail(self, error: BellglassError) -> None:
+        """It never ran: nothing is kept, and the id can be used again."""
+        self.error = error
+        self._start_known.set()
+        self._end(None)
+
+    def _end(self, record: dict[str, Any] | None) -> None:
+        if not self.running:
+            return
+        self._cancel_timers()
+        if record is not None:
+            ended_at = time.time()
+            record["ended_at"] = _rfc3339(ended_at)
+            record["duration_s"] = round(max(ended_at - self.started_at, 0.0), 6)
+            record["truncated"] = self.log.truncated
+        self._final = record or self._record("running")
+        self._host.run_finished(self, record)
+        self._host.session.release(self)
+        if self.stdin is not None:
+            self.stdin.close(Conflict(f"execution {self.spec.id} has ended"))
+        self.ended.set()
+        self.log.finish()
+
+    async def _see_it_dead(self) -> None:
+        """After a kill: the tree is gone within a second, else the sandbox goes; then the agent tells, or we do."""
+        groups = self._host.groups
+        if groups is not None and not await groups.wait_empty(self.spec.id, self._loop.time() + TREE_GONE_S):
+            self._host.kill_machine(f"the processes of execution {self.spec.id} outlived SIGKILL")
+            return
+        try:
+            async with asyncio.timeout(EXIT_AFTER_KILL_S):
+                await self.ended.wait()
+        except TimeoutError:
+            if groups is None:
+                self._host.kill_machine(f"execution {self.spec.id} does not end after SIGKILL")
+            else:
+                self._finish(None)
+
+    def _deadline_passed(self) -> None:
+        if self.running:
+            self.timed_out = True
+            self.kill()
+
+    def _nobody_waits(self) -> None:
+        if self._readers == 0:
+            self.kill()
+
+    def _never_started(self) -> None:
+        if not self._start_known.is_set() and not self._host.session.link_is_up:
+            self._fail(AgentLost("the sandbox's agent does not answer; the command was not started", hint="try again"))
+
+    # --- small things -----------------------------------------------------------------------------------
+
+    def _send(self, frame: bytes) -> bool:
+        return self._host.session.send(frame)
+
+    def _arm_deadline(self) -> None:
+        if self.deadline_at is None and self.spec.timeout_s is not None:
+            self.deadline_at = self.started_at + self.spec.timeout_s
+        if self.deadline_at is not None:
+            delay_s = max(self.deadline_at - time.time(), 0.0)
+            self._timers.append(self._loop.call_later(delay_s, self._deadline_passed))
+
+    def _cancel_timers(self) -> None:
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
+
+    def _oom_kills(self) -> int:
+        try:
+            return self._host.groups.oom_kills() if self._host.groups is not None else self.oom_base
+        except FileNotFoundError:
+            return self.oom_base  # the whole machine is gone; why, its own end tells
+
+    def _record(self, state: str) -> dict[str, Any]:
+        spec = self.spec
+        return Execution(
+            id=spec.id,
+            sandbox_id=self._host.sandbox_id,
+            state=state,
+            command=spec.command,
+            cwd=spec.cwd,
+            user=spec.user,
+            timeout_s=spec.timeout_s,
+            detached=spec.detach,
+            pid=self._pid,
+            truncated=self.log.truncated,
+            stdout_bytes=self.log.stream_bytes[STDOUT],
+            stderr_bytes=self.log.stream_bytes[STDERR],
+            output_bytes=self.log.total_bytes,
+            started_at=_rfc3339(self.started_at),
+        ).to_json()
+
+
+def _encode_stdin(stream_id: int, offset: int, data: bytes) -> bytes:
+    return guest.encode_data(stream_id, STDIN, offset, data)
+
+
+def _rfc3339(moment: float) -> str:
+    return format_time(datetime.fromtimestamp(moment, UTC))

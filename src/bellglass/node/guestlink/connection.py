@@ -1,0 +1,195 @@
+"""One live link to a guest agent: frames in and out of a non-blocking socket on the event loop.
+
+The peer is hostile. A turn of the loop takes at most one read and `FRAMES_PER_TURN` frames from it, so one that floods
+frames costs the others a bounded wait; while more than `WRITE_LIMIT_BYTES` wait to be written (a peer that sends and
+never reads) nothing is read from it. asyncio's transports can't pass descriptors, so the socket is driven by hand.
+"""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from bellglass.wire.frames import Frame, FrameError, FrameReader
+
+READ_BYTES = 512 * 1024
+FRAMES_PER_TURN = 64
+WRITE_LIMIT_BYTES = 4 * 1024 * 1024
+SOCKET_BUFFER_BYTES = 1024 * 1024
+_GATHER = 32
+
+# One for all links: what a read brings is copied into the link's own reader before the loop goes on.
+_read_buffer = bytearray(READ_BYTES)
+_read_view = memoryview(_read_buffer)
+
+
+class GuestConnection:
+    """Owns `sock`. `on_frame` is called for each frame (a FrameError from it ends the link), `on_closed(reason)` once
+    at the end, from the loop's own turn, never from within `send` or `close`."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        on_frame: Callable[[Frame], None],
+        on_closed: Callable[[str], None],
+    ) -> None:
+        self.on_frame = on_frame
+        self.closed = False
+        self.violation: str | None = None
+        """What the peer did that the protocol forbids, if that ended the link."""
+        self.received_bytes = 0
+        self._loop = asyncio.get_running_loop()
+        self._sock = sock
+        self._on_closed = on_closed
+        self._reader = FrameReader()
+        self._frames: Iterator[Frame] = iter(())
+        self._reading = False
+        self._busy = False
+        self._queue: deque[tuple[memoryview, int | None]] = deque()
+        self._queued_bytes = 0
+        self._writing = False
+        sock.setblocking(False)
+        # Best effort: the kernel cuts it at net.core.wmem_max.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER_BYTES)
+
+    def start(self) -> None:
+        self._resume_reading()
+
+    @property
+    def queued_bytes(self) -> int:
+        return self._queued_bytes
+
+    def send(self, *frames: bytes, descriptor: int | None = None) -> None:
+        """Queue whole frames. `descriptor` rides on the first byte and is closed here, sent or not."""
+        if self.closed:
+            if descriptor is not None:
+                os.close(descriptor)
+            return
+        for index, frame in enumerate(frames):
+            self._queue.append((memoryview(frame), descriptor if index == 0 else None))
+            self._queued_bytes += len(frame)
+        if not self._writing:
+            self._flush()
+
+    def close(self, reason: str = "closed by the node") -> None:
+        """End the link. Safe to repeat."""
+        if self.closed:
+            return
+        self.closed = True
+        if self._reading:
+            self._loop.remove_reader(self._sock.fileno())
+            self._reading = False
+        if self._writing:
+            self._loop.remove_writer(self._sock.fileno())
+            self._writing = False
+        for _, descriptor in self._queue:
+            if descriptor is not None:
+                os.close(descriptor)
+        self._queue.clear()
+        self._queued_bytes = 0
+        self._sock.close()
+        self._loop.call_soon(self._on_closed, reason)
+
+    # --- reading ----------------------------------------------------------------------------------------
+
+    def _resume_reading(self) -> None:
+        if not (self.closed or self._reading or self._busy) and self._queued_bytes <= WRITE_LIMIT_BYTES:
+            self._reading = True
+            self._loop.add_reader(self._sock.fileno(), self._readable)
+
+    def _pause_reading(self) -> None:
+        if self._reading:
+            self._reading = False
+            self._loop.remove_reader(self._sock.fileno())
+
+    def _readable(self) -> None:
+        try:
+            count = self._sock.recv_into(_read_buffer)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self.close(f"reading from the agent: {error}")
+            return
+        if count == 0:
+            self.close("the agent hung up")
+            return
+        self.received_bytes += count
+        self._frames = self._reader.feed(_read_view[:count])
+        self._dispatch()
+
+    def _dispatch(self) -> None:
+        """Frames of the last read, as many as fit into this turn."""
+        budget = FRAMES_PER_TURN
+        self._busy = False
+        try:
+            for frame in self._frames:
+                self.on_frame(frame)
+                if self.closed:
+                    return
+                budget -= 1
+                if budget == 0:
+                    self._pause_reading()
+                    self._busy = True
+                    self._loop.call_soon(self._dispatch)
+                    return
+        except FrameError as error:
+            self.violation = str(error)
+            self.close(f"the agent broke the protocol: {error}")
+            return
+        if self._queued_bytes > WRITE_LIMIT_BYTES:
+            self._pause_reading()
+        else:
+            self._resume_reading()
+
+    # --- writing ----------------------------------------------------------------------------------------
+
+    def _flush(self) -> None:
+        queue = self._queue
+        while queue:
+            data, descriptor = queue[0]
+            try:
+                if descriptor is not None:
+                    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor]))]
+                    sent = self._sock.sendmsg([data], rights)
+                else:
+                    sent = self._sock.sendmsg(self._gathered())
+            except (BlockingIOError, InterruptedError):
+                if not self._writing:
+                    self._writing = True
+                    self._loop.add_writer(self._sock.fileno(), self._flush)
+                return
+            except OSError as error:
+                self.close(f"writing to the agent: {error}")
+                return
+            if descriptor is not None:
+                os.close(descriptor)
+                queue[0] = (data, None)
+            self._drop(sent)
+        if self._writing:
+            self._writing = False
+            self._loop.remove_writer(self._sock.fileno())
+
+    def _gathered(self) -> list[memoryview]:
+        buffers: list[memoryview] = []
+        for data, descriptor in self._queue:
+            if descriptor is not None or len(buffers) == _GATHER:
+                break
+            buffers.append(data)
+        return buffers
+
+    def _drop(self, sent: int) -> None:
+        queue = self._queue
+        self._queued_bytes -= sent
+        while sent:
+            data, descriptor = queue[0]
+            if sent < len(data):
+                queue[0] = (data[sent:], descriptor)
+                break
+            sent -= len(data)
+            queue.popleft()
+        if self._queued_bytes <= WRITE_LIMIT_BYTES:
+            self._resume_reading()

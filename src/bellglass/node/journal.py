@@ -1,0 +1,186 @@
+"""The node's journal: what exists here, and numbered events that the server ingests exactly once.
+
+SQLite with WAL and synchronous=FULL: a state change is on the disk before anybody hears of it. All access goes through
+one thread, in order, so the loop never waits for a disk. Changes go intent, act, confirm; a node that was killed between two
+of them finishes or undoes the act when it starts again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from bellglass.model import now
+
+T = TypeVar("T")
+_SCHEMA = """
+create table if not exists sandboxes (id text primary key, state text not null, body text not null, driver_state blob);
+create table if not exists events (
+    seq integer primary key autoincrement, at text not null, kind text not null,
+    sandbox_id text not null, generation integer not null, body text not null
+);
+create table if not exists meta (key text primary key, value text not null);
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxRow:
+    """A sandbox as the journal has it. Times ending in `_unix` are seconds of the wall clock."""
+
+    id: str
+    generation: int
+    project_id: str
+    spec: dict[str, Any]
+    driver: str
+    state: str
+    """`creating running ending ended`"""
+    runtime: str | None = None
+    runtime_version: str | None = None
+    started_at: str | None = None
+    expires_at_unix: float | None = None
+    idle_timeout_s: float | None = None
+    reason: str | None = None
+    message: str | None = None
+    ended_at: str | None = None
+    ended_at_unix: float | None = None
+    reclaimed: bool = False
+    driver_state: bytes | None = None
+
+    def ending(self, reason: str, message: str | None) -> SandboxRow:
+        """With an end: `ended_at` is the moment at which it was decided."""
+        return replace(self, state="ending", reason=reason, message=message, ended_at=now(), ended_at_unix=time.time())
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    seq: int
+    at: str
+    kind: str
+    sandbox_id: str
+    generation: int
+    body: dict[str, Any]
+
+    def line(self) -> bytes:
+        head = {"seq": self.seq, "at": self.at, "kind": self.kind}
+        record = head | {"sandbox_id": self.sandbox_id, "generation": self.generation} | self.body
+        return json.dumps(record, separators=(",", ":")).encode() + b"\n"
+
+
+class Journal:
+    """Open with `open`; every method but `close` is a coroutine that returns once the change is durable."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
+        self._db: sqlite3.Connection | None = None
+        self._grown = asyncio.Event()
+
+    @classmethod
+    async def open(cls, path: Path) -> Journal:
+        journal = cls(path)
+        try:
+            await journal._run(lambda db: None)
+        except BaseException:
+            journal.close()
+            raise
+        return journal
+
+    def close(self) -> None:
+        def shut() -> None:
+            if self._db is not None:
+                self._db.close()
+
+        self._thread.submit(shut).result()
+        self._thread.shutdown()
+
+    # --- sandboxes --------------------------------------------------------------------------------------
+
+    async def sandboxes(self) -> list[SandboxRow]:
+        return await self._run(lambda db: [_row(*r) for r in db.execute("select body, driver_state from sandboxes")])
+
+    async def put(self, row: SandboxRow, *events: tuple[str, dict[str, Any]]) -> None:
+        """Store the row and append events, in one transaction."""
+
+        def write(db: sqlite3.Connection) -> None:
+            body = asdict(row)
+            driver_state = body.pop("driver_state")
+            db.execute(
+                "insert or replace into sandboxes values (?, ?, ?, ?)",
+                (row.id, row.state, json.dumps(body), driver_state),
+            )
+            for kind, more in events:
+                db.execute(
+                    "insert into events (at, kind, sandbox_id, generation, body) values (?, ?, ?, ?, ?)",
+                    (now(), kind, row.id, row.generation, json.dumps(more)),
+                )
+
+        await self._run(write)
+        if events:
+            self._grown.set()
+            self._grown = asyncio.Event()
+
+    async def forget(self, sandbox_ids: list[str]) -> None:
+        await self._run(
+            lambda db: db.executemany("delete from sandboxes where id = ?", [(one,) for one in sandbox_ids])
+        )
+
+    # --- events -----------------------------------------------------------------------------------------
+
+    async def events(self, after: int, limit: int = 500) -> list[Event]:
+        query = "select seq, at, kind, sandbox_id, generation, body from events where seq > ? order by seq limit ?"
+        return await self._run(
+            lambda db: [Event(*row[:5], json.loads(row[5])) for row in db.execute(query, (after, limit))]
+        )
+
+    async def acknowledge(self, through: int) -> None:
+        """The server has ingested these: they go. Numbers are never used again."""
+        await self._run(lambda db: db.execute("delete from events where seq <= ?", (through,)))
+
+    def grown(self) -> asyncio.Event:
+        """Take it before reading `events`; it is set once there are more."""
+        return self._grown
+
+    # --- facts ------------------------------------------------------------------------------------------
+
+    async def meta(self, key: str, value: str | None = None) -> str | None:
+        """The stored value; with `value` given it is stored, and the former one answered."""
+
+        def access(db: sqlite3.Connection) -> str | None:
+            row = db.execute("select value from meta where key = ?", (key,)).fetchone()
+            if value is not None:
+                db.execute("insert or replace into meta values (?, ?)", (key, value))
+            return row[0] if row else None
+
+        return await self._run(access)
+
+    # --- inside -----------------------------------------------------------------------------------------
+
+    async def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        def in_thread() -> T:
+            if self._db is None:
+                self._db = _connect(self._path)
+            with self._db:
+                return work(self._db)
+
+        return await asyncio.get_running_loop().run_in_executor(self._thread, in_thread)
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    db = sqlite3.connect(path, check_same_thread=False)
+    db.execute("pragma journal_mode=wal")
+    db.execute("pragma synchronous=full")
+    db.executescript(_SCHEMA)
+    return db
+
+
+def _row(body: str, driver_state: bytes | None) -> SandboxRow:
+    known = set(SandboxRow.__dataclass_fields__)
+    fields = {key: value for key, value in json.loads(body).items() if key in known}
+    return SandboxRow(**fields, driver_state=driver_state)

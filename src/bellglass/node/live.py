@@ -1,0 +1,172 @@
+"""A sandbox that runs: its machine, the session with its agent, its executions, its clocks.
+
+What ends it is decided in sandboxes.py; here are the things that notice: the lifetime's and the idle clock, the death
+of the machine, and a killed tree that does not die.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from bellglass.errors import BellglassError
+from bellglass.model import SandboxSpec, TerminationReason
+from bellglass.node.drivers.base import Groups, Handle
+from bellglass.node.executions.records import Records, StreamIds
+from bellglass.node.executions.registry import REAP_S, Executions, Limits
+from bellglass.node.executions.run import Run
+from bellglass.node.guestlink.session import GuestSession
+
+LONGEST_TIMER_S = 3600.0
+log = logging.getLogger("bellglass.sandboxes")
+EndCall = Callable[["LiveSandbox", TerminationReason, str | None], None]
+
+
+class LiveSandbox:
+    """`on_end(live, reason, message)` is called when the sandbox has to end; it may be called more than once."""
+
+    def __init__(
+        self,
+        *,
+        sandbox_id: str,
+        generation: int,
+        spec: SandboxSpec,
+        shell: str,
+        handle: Handle,
+        records: Records,
+        folder: Path,
+        limits: Limits,
+        on_end: EndCall,
+    ) -> None:
+        self.sandbox_id = sandbox_id
+        self.generation = generation
+        self.spec = spec
+        self.shell = shell
+        self.handle = handle
+        self.groups: Groups | None = handle.groups
+        self.default_cwd = spec.workdir
+        self.expires_at_unix = 0.0
+        self.idle_timeout_s: float | None = None
+        self.operations = 0
+        """File operations under way."""
+        self._on_end = on_end
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._last_activity = time.monotonic()
+        self._lifetime_timer: asyncio.TimerHandle | None = None
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._reap_timer: asyncio.TimerHandle | None = None
+        self._closed = False
+        self.session = GuestSession(handle, hostname=sandbox_id, next_stream_id=StreamIds(records, sandbox_id))
+        self.executions = Executions(self, records, folder, limits)
+
+    # --- life -------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to listen for the agent, and to watch the machine."""
+        self.session.start()
+        self.spawn(self._watch_machine(), f"machine:{self.sandbox_id}")
+
+    def set_clocks(self, *, expires_at_unix: float, idle_timeout_s: float | None) -> None:
+        """From now on; also a change of them."""
+        self.expires_at_unix, self.idle_timeout_s = expires_at_unix, idle_timeout_s
+        self._cancel(self._lifetime_timer, self._idle_timer)
+        self._lifetime_timer = self._idle_timer = None
+        self.active()
+        self._lifetime_due()
+        self._idle_due()
+
+    async def suspend(self) -> None:
+        """The node stops; the machine and what runs in it go on."""
+        self.executions.suspend()
+        await self._close_all(BellglassError("the node is stopping"))
+
+    async def close(self, error: BellglassError) -> None:
+        """The sandbox ended: whoever waits hears `error`."""
+        await self._close_all(error)
+
+    async def _close_all(self, error: BellglassError) -> None:
+        self._closed = True
+        self._cancel(self._lifetime_timer, self._idle_timer, self._reap_timer)
+        await self.session.close(error)
+        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- for executions (Host) and operations -----------------------------------------------------------
+
+    def active(self) -> None:
+        """Something happens in this sandbox: the idle clock begins anew."""
+        self._last_activity = time.monotonic()
+
+    def run_started(self, run: Run) -> None:
+        self.active()
+        self.executions.stored(run)
+
+    def run_finished(self, run: Run, record: dict[str, Any] | None) -> None:
+        self.active()
+        self.executions.ended(run, record)
+        if not self._closed and self._reap_timer is None:
+            self._reap()
+
+    def kill_machine(self, why: str) -> None:
+        log.error("sandbox %s is killed: %s", self.sandbox_id, why)
+        self._on_end(self, TerminationReason.FAILED, why)
+
+    def spawn(self, coroutine: Coroutine[Any, Any, Any], name: str) -> None:
+        """A task that ends with the sandbox."""
+        if self._closed:
+            coroutine.close()
+            return
+        task = asyncio.get_running_loop().create_task(coroutine, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+
+    # --- inside -----------------------------------------------------------------------------------------
+
+    def _task_done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("task %s of sandbox %s failed", task.get_name(), self.sandbox_id, exc_info=error)
+
+    async def _watch_machine(self) -> None:
+        cause = await self.handle.wait()
+        reason = TerminationReason.OOM if cause == "oom" else TerminationReason.FAILED
+        self._on_end(self, reason, f"its machine died ({cause})")
+
+    def _lifetime_due(self) -> None:
+        left_s = self.expires_at_unix - time.time()
+        if left_s <= 0:
+            self._on_end(self, TerminationReason.LIFETIME, None)
+        else:
+            # In steps: the wall clock may be set meanwhile.
+            loop = asyncio.get_running_loop()
+            self._lifetime_timer = loop.call_later(min(left_s + 0.001, LONGEST_TIMER_S), self._lifetime_due)
+
+    def _idle_due(self) -> None:
+        if self.idle_timeout_s is None:
+            return
+        if self.executions.running or self.operations:
+            self.active()
+        left_s = self._last_activity + self.idle_timeout_s - time.monotonic()
+        if left_s <= 0:
+            self._on_end(self, TerminationReason.IDLE, None)
+        else:
+            self._idle_timer = asyncio.get_running_loop().call_later(left_s + 0.001, self._idle_due)
+
+    def _reap(self) -> None:
+        """Groups of ended executions go once their background processes are gone; the kernel has no event that costs
+        less than looking now and then."""
+        self._reap_timer = None
+        if not self._closed and self.executions.remove_groups():
+            self._reap_timer = asyncio.get_running_loop().call_later(REAP_S, self._reap)
+
+    @staticmethod
+    def _cancel(*timers: asyncio.TimerHandle | None) -> None:
+        for timer in timers:
+            if timer is not None:
+                timer.cancel()

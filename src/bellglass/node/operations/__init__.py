@@ -1,0 +1,28 @@
+"""The node's operations by name: what the server may ask, and which function answers."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from bellglass.link import LinkStream
+from bellglass.node.app import Node
+from bellglass.node.operations import executions, node, sandboxes
+from bellglass.node.params import Params
+
+Operation = Callable[[Node, Params, LinkStream], Awaitable[None]]
+
+OPERATIONS: dict[str, Operation] = {
+    "node.info": node.info,
+    "journal.follow": node.follow_journal,
+    "journal.ack": node.acknowledge_journal,
+    "sandbox.create": sandboxes.create,
+    "sandbox.delete": sandboxes.delete,
+    "sandbox.update": sandboxes.update,
+    "sandbox.list": sandboxes.list_all,
+    "execution.create": executions.create,
+    "execution.get": executions.get,
+    "execution.list": executions.list_all,
+    "execution.output": executions.output,
+    "execution.stdin": executions.write_stdin,
+    "execution.signal": executions.send_signal,
+}

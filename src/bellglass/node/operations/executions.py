@@ -1,0 +1,106 @@
+"""execution.create, get, list, output, stdin and signal."""
+
+from __future__ import annotations
+
+import signal as signals
+
+from bellglass.errors import InvalidRequest
+from bellglass.link import LinkStream
+from bellglass.node.app import Node
+from bellglass.node.executions import registry, render, spec
+from bellglass.node.executions.registry import View
+from bellglass.node.live import LiveSandbox
+from bellglass.node.params import Params
+
+MOST_LISTED = 1000
+
+
+def _live(node: Node, params: Params) -> LiveSandbox:
+    return node.sandboxes.live(params.text("sandbox_id", limit=64), params.integer("generation"))
+
+
+def _view(node: Node, params: Params) -> View:
+    """Also of a sandbox that has ended, while its records are kept."""
+    sandbox_id, execution_id = params.text("sandbox_id", limit=64), params.text("execution_id", limit=64)
+    row = node.sandboxes.row(sandbox_id, params.integer("generation"))
+    if row.state in ("ending", "ended"):
+        return registry.finished(node.records, sandbox_id, node.sandboxes.log_folder(sandbox_id), execution_id)
+    return _live(node, params).executions.view(execution_id)
+
+
+async def create(node: Node, params: Params, stream: LinkStream) -> None:
+    live = _live(node, params)
+    accept = render.check_accept(params.text("accept", "json"))
+    wanted = spec.read(params, shell=live.shell)
+    run, view = live.executions.create(wanted)
+    if view.run is not None:
+        await view.run.started()
+    if wanted.detach:
+        await stream.send_head({"result": view.record()}, end=True)
+    else:
+        await render.deliver(view, stream, accept, offset=0, follow=True, starter=run is not None)
+
+
+async def get(node: Node, params: Params, stream: LinkStream) -> None:
+    await stream.send_head({"result": _view(node, params).record()}, end=True)
+
+
+async def list_all(node: Node, params: Params, stream: LinkStream) -> None:
+    live = _live(node, params)
+    state = params.text("state", None, limit=16)
+    if state is not None and state not in registry.STATES:
+        raise InvalidRequest(f"state: {state!r} is none of {', '.join(registry.STATES)}", details={"field": "state"})
+    limit = params.integer("limit", 100, least=1, most=MOST_LISTED)
+    found = live.executions.page(before=params.text("cursor", None, limit=64), state=state, limit=limit)
+    cursor = found[-1]["id"] if len(found) == limit else None
+    await stream.send_head({"result": {"executions": found, "cursor": cursor}}, end=True)
+
+
+async def output(node: Node, params: Params, stream: LinkStream) -> None:
+    view = _view(node, params)
+    await render.deliver(
+        view,
+        stream,
+        render.check_accept(params.text("accept", "json")),
+        offset=params.integer("offset", 0),
+        follow=params.flag("follow"),
+        starter=False,
+    )
+
+
+async def write_stdin(node: Node, params: Params, stream: LinkStream) -> None:
+    live = _live(node, params)
+    run = live.executions.live(params.text("execution_id", limit=64))
+    eof, written = params.flag("eof"), 0
+    async for chunk in stream:
+        live.active()
+        await run.write_stdin(chunk)
+        written += len(chunk)
+    if eof:
+        run.end_stdin()
+    elif written == 0:
+        run.check_stdin()
+    await stream.send_head({"result": {"written": written}}, end=True)
+
+
+async def send_signal(node: Node, params: Params, stream: LinkStream) -> None:
+    live = _live(node, params)
+    run = live.executions.live(params.text("execution_id", limit=64))
+    scope = params.text("scope", "tree", limit=16)
+    if scope not in ("tree", "process"):
+        raise InvalidRequest(f"scope: {scope!r} is neither 'tree' nor 'process'", details={"field": "scope"})
+    run.signal(_number(params.raw("signal")), whole_tree=scope == "tree")
+    await stream.send_head({"result": {}}, end=True)
+
+
+def _number(value: object) -> int:
+    """`SIGTERM`, `TERM` or 15."""
+    if isinstance(value, str):
+        name = value.upper() if value.upper().startswith("SIG") else f"SIG{value.upper()}"
+        if name in signals.Signals.__members__:
+            return int(signals.Signals[name])
+    elif isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 64:
+        return value
+    raise InvalidRequest(
+        f"signal: {str(value)[:40]!r} is not a signal", hint='such as "SIGTERM" or 15', details={"field": "signal"}
+    )

@@ -1,0 +1,49 @@
+"""node.info and the journal."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+from bellglass import __version__
+from bellglass.link import LinkStream
+from bellglass.node import templates
+from bellglass.node.app import Node
+from bellglass.node.params import Params
+
+KEEPALIVE_S = 15.0
+
+
+async def info(node: Node, params: Params, stream: LinkStream) -> None:
+    result = {
+        "node_id": node.node_id,
+        "version": __version__,
+        "tiers": [report.to_json() for report in await node.tiers()],
+        "templates": [templates.info(template).to_json() for template in node.templates.installed()],
+        "capacity": node.sandboxes.admission.report(),
+        "pids": {"node": os.getpid(), "helper": node.helper_pid()},
+        "capabilities": {"most_cpus": node.sandboxes.admission.most_cpus(), "driver": node.driver.name},
+    }
+    await stream.send_head({"result": result}, end=True)
+
+
+async def follow_journal(node: Node, params: Params, stream: LinkStream) -> None:
+    """Events behind `after` as JSON lines, for ever; an empty line in each 15 s without one."""
+    after = params.integer("after", 0)
+    await stream.send_head({"result": {}})
+    while True:
+        grown = node.journal.grown()
+        if events := await node.journal.events(after):
+            after = events[-1].seq
+            await stream.send(b"".join(event.line() for event in events))
+            continue
+        try:
+            async with asyncio.timeout(KEEPALIVE_S):
+                await grown.wait()
+        except TimeoutError:
+            await stream.send(b"\n")
+
+
+async def acknowledge_journal(node: Node, params: Params, stream: LinkStream) -> None:
+    await node.journal.acknowledge(params.integer("through"))
+    await stream.send_head({"result": {}}, end=True)
