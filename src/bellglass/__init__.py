@@ -1,3 +1,94 @@
-"""Bellglass: sandboxes for AI agents on your own machines."""
+"""Bellglass: sandboxes for AI agents on your own machines.
+
+    from bellglass import Sandbox
+
+    with Sandbox("base", lifetime="15m") as box:
+        box.files.write_text("hello.py", "print(6 * 7)")
+        print(box.exec("python3 hello.py").stdout)
+
+The names below are imported when they are first used, so that `import bellglass` costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+_ERRORS = (
+    "AgentLost",
+    "ArchiveRefused",
+    "BellglassError",
+    "ClientError",
+    "Conflict",
+    "ConnectionFailed",
+    "DiskFull",
+    "ExecutionFailed",
+    "FileExists",
+    "FileMissing",
+    "FilePermission",
+    "FileTypeMismatch",
+    "Forbidden",
+    "IdempotencyConflict",
+    "InternalError",
+    "InvalidCommand",
+    "InvalidRequest",
+    "LimitExceeded",
+    "MethodNotAllowed",
+    "NoCapacity",
+    "NodeUnavailable",
+    "NotAcceptable",
+    "NotFound",
+    "NotSupported",
+    "OutputInvalid",
+    "RequestError",
+    "SandboxFailed",
+    "SandboxGone",
+    "ServiceError",
+    "StreamInterrupted",
+    "TooLarge",
+    "Unauthorized",
+)
+_NAMES: dict[str, tuple[str, str]] = {
+    "Sandbox": ("bellglass.sdk._face", "Sandbox"),
+    "AsyncSandbox": ("bellglass.sdk._face", "AsyncSandbox"),
+    "Execution": ("bellglass.sdk._sync.executions", "Execution"),
+    "AsyncExecution": ("bellglass.sdk._async.executions", "AsyncExecution"),
+    "ExecResult": ("bellglass.sdk._results", "ExecResult"),
+    "OutputChunk": ("bellglass.sdk._results", "OutputChunk"),
+    "Network": ("bellglass.sdk._network", "Network"),
+    "Rule": ("bellglass.sdk._network", "Rule"),
+    "SandboxInfo": ("bellglass.model", "Sandbox"),
+    "ExecutionInfo": ("bellglass.model", "Execution"),
+    "FileInfo": ("bellglass.model", "FileInfo"),
+    **{name: ("bellglass.errors", name) for name in _ERRORS},
+}
+__all__ = ["__version__", *_NAMES]
+
+if TYPE_CHECKING:
+    from bellglass.errors import *  # noqa: F403
+    from bellglass.model import Execution as ExecutionInfo  # noqa: F401
+    from bellglass.model import FileInfo as FileInfo
+    from bellglass.model import Sandbox as SandboxInfo  # noqa: F401
+    from bellglass.sdk._async.executions import AsyncExecution as AsyncExecution
+    from bellglass.sdk._face import AsyncSandbox as AsyncSandbox
+    from bellglass.sdk._face import Sandbox as Sandbox
+    from bellglass.sdk._network import Network as Network
+    from bellglass.sdk._network import Rule as Rule
+    from bellglass.sdk._results import ExecResult as ExecResult
+    from bellglass.sdk._results import OutputChunk as OutputChunk
+    from bellglass.sdk._sync.executions import Execution as Execution
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _NAMES:
+        raise AttributeError(f"module 'bellglass' has no attribute {name!r}")
+    module, attribute = _NAMES[name]
+    value = getattr(importlib.import_module(module), attribute)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

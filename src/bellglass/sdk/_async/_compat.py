@@ -1,0 +1,225 @@
+"""What differs between async and sync, asyncio's half. `_sync/_compat.py` is written by hand with the same names.
+
+The pool speaks through a backend of our own: it keeps hold of its sockets, so that the connections of a loop that is
+closed (a second `asyncio.run`), of a forked child, or of a client that was just dropped can be closed without that
+loop. asyncio's transports can't, and warn instead. TLS goes through anyio, which has no such way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import select
+import socket
+import sys
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from typing import Any
+
+import httpcore2
+
+from bellglass.sdk._http import KEEPALIVE_S, MAX_CONNECTIONS
+
+sleep = asyncio.sleep
+_READS_PER_TURN = 32
+
+
+class _Stream(httpcore2.AsyncNetworkStream):
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._reads = 0
+
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        try:
+            self._reads += 1
+            if self._reads % _READS_PER_TURN == 0:
+                await asyncio.sleep(0)  # data that is always there must not starve the other tasks
+            try:
+                return self._sock.recv(max_bytes)
+            except (BlockingIOError, InterruptedError):
+                pass
+            async with asyncio.timeout(timeout):
+                return await asyncio.get_running_loop().sock_recv(self._sock, max_bytes)
+        except TimeoutError as error:
+            raise httpcore2.ReadTimeout(f"nothing came for {timeout} s") from error
+        except OSError as error:
+            raise httpcore2.ReadError(str(error)) from error
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        if not buffer:
+            return
+        try:
+            async with asyncio.timeout(timeout):
+                await asyncio.get_running_loop().sock_sendall(self._sock, buffer)
+        except TimeoutError as error:
+            raise httpcore2.WriteTimeout(f"nothing was taken for {timeout} s") from error
+        except OSError as error:
+            raise httpcore2.WriteError(str(error)) from error
+
+    async def aclose(self) -> None:
+        self._sock.close()
+
+    def get_extra_info(self, info: str) -> Any:
+        if info == "socket":
+            return self._sock
+        if info == "is_readable":
+            return _is_readable(self._sock)
+        return None
+
+
+def _is_readable(sock: socket.socket) -> bool:
+    if sock.fileno() < 0:
+        return True
+    if sys.platform == "win32":
+        return bool(select.select([sock], [], [], 0)[0])
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+class _Backend(httpcore2.AsyncNetworkBackend):
+    def __init__(self) -> None:
+        self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore2.AsyncNetworkStream:
+        try:
+            async with asyncio.timeout(timeout):
+                return _Stream(await self._connect(host, port))
+        except TimeoutError as error:
+            raise httpcore2.ConnectTimeout(f"no connection within {timeout} s") from error
+        except OSError as error:
+            raise httpcore2.ConnectError(str(error)) from error
+
+    async def _connect(self, host: str, port: int) -> socket.socket:
+        loop = asyncio.get_running_loop()
+        failure: OSError | None = None
+        for family, kind, protocol, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            sock = socket.socket(family, kind, protocol)
+            try:
+                sock.setblocking(False)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                await loop.sock_connect(sock, address)
+            except OSError as error:
+                sock.close()
+                failure = error
+            except BaseException:
+                sock.close()
+                raise
+            else:
+                self._sockets.add(sock)
+                return sock
+        raise failure or OSError(f"{host} has no address")
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    def abandon(self) -> None:
+        """Close every socket, without a word to those that may use them and without their loop."""
+        for sock in list(self._sockets):
+            sock.close()
+
+
+class _Pool:
+    def __init__(self, scheme: str) -> None:
+        self.backend = _Backend() if scheme == "http" else None
+        self.pool = httpcore2.AsyncConnectionPool(
+            max_connections=MAX_CONNECTIONS, keepalive_expiry=KEEPALIVE_S, network_backend=self.backend
+        )
+
+    def abandon(self) -> None:
+        if self.backend is not None:
+            self.backend.abandon()
+
+
+def _abandon_all(pools: dict[Any, _Pool]) -> None:
+    for pool in pools.values():
+        pool.abandon()
+    pools.clear()
+
+
+class AsyncPools:
+    """A connection pool for each event loop and process that asks."""
+
+    def __init__(self, scheme: str) -> None:
+        self._scheme = scheme
+        self._pid = os.getpid()
+        self._pools: dict[asyncio.AbstractEventLoop, _Pool] = {}
+        weakref.finalize(self, _abandon_all, self._pools)
+
+    def get(self) -> httpcore2.AsyncConnectionPool:
+        if self._pid != os.getpid():
+            _abandon_all(self._pools)
+            self._pid = os.getpid()
+        loop = asyncio.get_running_loop()
+        found = self._pools.get(loop)
+        if found is None:
+            for other in [other for other in self._pools if other.is_closed()]:
+                self._pools.pop(other).abandon()
+            found = self._pools[loop] = _Pool(self._scheme)
+        return found.pool
+
+    async def aclose(self) -> None:
+        found = self._pools.pop(asyncio.get_running_loop(), None)
+        if found is not None:
+            await found.pool.aclose()
+        _abandon_all(self._pools)
+
+
+class AsyncBackground:
+    """A task beside the caller. `failure` is what ended it early."""
+
+    def __init__(
+        self, work: Callable[[AsyncBackground], Awaitable[None]], on_failure: Callable[[], Awaitable[None]]
+    ) -> None:
+        self.failure: BaseException | None = None
+        self.stopped = False
+        self._task = asyncio.ensure_future(self._run(work, on_failure))
+
+    async def _run(
+        self, work: Callable[[AsyncBackground], Awaitable[None]], on_failure: Callable[[], Awaitable[None]]
+    ) -> None:
+        try:
+            await work(self)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001  it is raised again by whoever waits for the execution
+            self.failure = error
+            await on_failure()
+
+    async def stop(self) -> None:
+        self.stopped = True
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        if not self._task.cancelled() and (error := self._task.exception()) is not None:
+            raise error
+
+
+async def to_thread(function: Callable[..., Any], *arguments: Any) -> Any:
+    return await asyncio.to_thread(function, *arguments)
+
+
+async def call(function: Callable[..., Any], *arguments: Any) -> None:
+    """Call what the user gave: a function, or a coroutine function."""
+    result = function(*arguments)
+    if inspect.isawaitable(result):
+        await result
+
+
+async def pieces(source: Any) -> AsyncIterator[Any]:
+    """The items of an iterable or an async one; an iterator that blocks does so in a thread."""
+    if hasattr(source, "__aiter__"):
+        async for item in source:
+            yield item
+        return
+    iterator = iter(source)
+    end = object()
+    while (item := await asyncio.to_thread(next, iterator, end)) is not end:
+        yield item

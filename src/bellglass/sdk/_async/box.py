@@ -1,0 +1,205 @@
+"""A sandbox as an object: everything that is done to one that exists. Creating and finding one is `_face.py`'s."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
+
+from bellglass.errors import ClientError
+from bellglass.ids import new_ulid
+from bellglass.model import Execution as ExecutionInfo
+from bellglass.model import Sandbox as SandboxInfo
+from bellglass.sdk._async.executions import AsyncExecution, run
+from bellglass.sdk._async.files import AsyncFiles
+from bellglass.sdk._async.transport import AsyncTransport
+from bellglass.sdk._commands import command as make_command
+from bellglass.sdk._http import sandbox_path, target
+from bellglass.sdk._options import check_json, create_body, refuse_unknown
+from bellglass.sdk._results import DEFAULT_MAX_OUTPUT, ExecResult
+
+_UPDATES = {"labels", "lifetime", "idle_timeout"}
+
+
+class AsyncBox:
+    """One sandbox. `files` moves files in and out."""
+
+    _transport: AsyncTransport
+    _info: SandboxInfo | None = None
+
+    def _attach(self, transport: AsyncTransport, info: SandboxInfo) -> None:
+        self._transport = transport
+        self._info = info
+        self.files = AsyncFiles(transport, info.id, lambda: self.workdir)
+
+    async def _create(
+        self, transport: AsyncTransport, template: str, options: Mapping[str, Any], *, get_or_create: bool = False
+    ) -> None:
+        # With the key a create whose answer was lost can be sent again without making a second sandbox.
+        answer = await transport.request(
+            "POST",
+            "/v1/sandboxes",
+            json=create_body(template, options, get_or_create=get_or_create),
+            headers={"idempotency-key": new_ulid()},
+            idempotent=True,
+        )
+        self._attach(transport, SandboxInfo.from_json(answer.json()))
+
+    @property
+    def _known(self) -> SandboxInfo:
+        if self._info is None:
+            raise ClientError(
+                "this sandbox is not created yet", hint="`await` the AsyncSandbox, or use it with `async with`"
+            )
+        return self._info
+
+    @property
+    def id(self) -> str:
+        return self._known.id
+
+    @property
+    def name(self) -> str | None:
+        return self._known.name
+
+    @property
+    def state(self) -> str:
+        """As of the last answer about it; `info()` asks anew."""
+        return self._known.state
+
+    @property
+    def workdir(self) -> str:
+        return self._known.workdir
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return dict(self._known.labels)
+
+    def __repr__(self) -> str:
+        if self._info is None:
+            return f"<{type(self).__name__} not created yet>"
+        return f"<{type(self).__name__} {self.id} {self.state}>"
+
+    async def info(self) -> SandboxInfo:
+        """Its record as it is now. Raises NotFound once it was deleted; an ended one tells its `termination_reason`."""
+        answer = await self._transport.request("GET", sandbox_path(self.id), idempotent=True)
+        self._info = SandboxInfo.from_json(answer.json())
+        return self._info
+
+    async def update(self, **changes: Any) -> SandboxInfo:
+        """Change `labels` (as a whole), `lifetime` (counted from now), `idle_timeout` (None: no such limit)."""
+        refuse_unknown("update()", changes, _UPDATES)
+        for name, value in changes.items():
+            check_json(name, value)
+        answer = await self._transport.request("PATCH", sandbox_path(self.id), json=changes, idempotent=True)
+        self._info = SandboxInfo.from_json(answer.json())
+        return self._info
+
+    async def exec(
+        self,
+        command: Sequence[str | PurePath] | str,
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | PurePath | None = None,
+        user: str | None = None,
+        timeout: int | float | str | None = None,
+        stdin: Any = None,
+        check: bool = False,
+        on_stdout: Callable[[str], Any] | None = None,
+        on_stderr: Callable[[str], Any] | None = None,
+        max_output: int | float | str = DEFAULT_MAX_OUTPUT,
+        id: str | None = None,
+    ) -> ExecResult:
+        """Run a command and wait for its end.
+
+        `command` is a list of arguments (no shell; PATH is looked up) or a string for the shell. `timeout` is at most
+        600 s (default 300 s): the whole tree of processes is killed then, which is a result (`timed_out`) and no error.
+        `stdin` is text, bytes, a file object or an iterator of either; without it the program reads end-of-file.
+        `on_stdout` and `on_stderr` get text as it comes. Of each stream `max_output` bytes are kept.
+        A program that is missing (127), fails or is killed is a result as well.
+
+        Raises ExecutionFailed (only with `check`), InvalidCommand, InvalidRequest, NotFound, SandboxGone,
+        StreamInterrupted (the outcome is not known; `execution(id)` attaches again), ConnectionFailed, AgentLost."""
+        planned = make_command(command, env=env, cwd=cwd, user=user, timeout=timeout, stdin=stdin, id=id)
+        return await run(
+            self._transport,
+            self.id,
+            planned,
+            create=True,
+            check=check,
+            on_stdout=on_stdout,
+            on_stderr=on_stderr,
+            max_output=max_output,
+        )
+
+    async def start(
+        self,
+        command: Sequence[str | PurePath] | str,
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | PurePath | None = None,
+        user: str | None = None,
+        timeout: int | float | str | None = None,
+        stdin: str | bytes | None = None,
+        stdin_open: bool = False,
+        id: str | None = None,
+    ) -> AsyncExecution:
+        """Start a command and return at once. Without `timeout` it runs until it ends or its sandbox does.
+
+        With `stdin_open` its input comes by `write_stdin` and ends with `close_stdin`."""
+        planned = make_command(
+            command,
+            env=env,
+            cwd=cwd,
+            user=user,
+            timeout=timeout,
+            stdin=stdin,
+            stdin_open=stdin_open,
+            detach=True,
+            id=id,
+        )
+        path = sandbox_path(self.id) + "/executions"
+        answer = await self._transport.request("POST", path, json=planned.body, idempotent=True)
+        execution = AsyncExecution(self._transport, self.id, ExecutionInfo.from_json(answer.json()).id)
+        if planned.stdin is not None:
+            for piece in planned.stdin:
+                await execution.write_stdin(piece)
+            await execution.close_stdin()
+        return execution
+
+    def execution(self, id: str) -> AsyncExecution:
+        """The handle of an execution that was started before, here or elsewhere. Nothing is asked of the server yet."""
+        return AsyncExecution(self._transport, self.id, id)
+
+    async def executions(self, *, state: str | None = None) -> AsyncIterator[ExecutionInfo]:
+        """The records of its executions, newest first; `state` is `running`, `exited` or `lost`."""
+        cursor: str | None = None
+        while True:
+            path = target(sandbox_path(self.id) + "/executions", {"state": state, "cursor": cursor})
+            page = (await self._transport.request("GET", path, idempotent=True)).json()
+            for item in page.get("items") or page.get("executions") or []:
+                yield ExecutionInfo.from_json(item)
+            cursor = page.get("cursor")
+            if not cursor:
+                return
+
+    async def delete(self) -> None:
+        """End it: every process dies, its files are gone. It having ended already is success. Raises NotFound."""
+        await self._transport.request("DELETE", sandbox_path(self.id), idempotent=True)
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the connections of this object and leave the sandbox running."""
+        await self._transport.aclose()
+
+
+async def list_sandboxes(transport: AsyncTransport, query: list[tuple[str, Any]]) -> AsyncIterator[SandboxInfo]:
+    """Every page of a listing."""
+    cursor: str | None = None
+    while True:
+        path = target("/v1/sandboxes", [*query, ("cursor", cursor)])
+        page = (await transport.request("GET", path, idempotent=True)).json()
+        for item in page["items"]:
+            yield SandboxInfo.from_json(item)
+        cursor = page.get("cursor")
+        if not cursor:
+            return

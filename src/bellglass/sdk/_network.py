@@ -1,0 +1,44 @@
+"""What a sandbox may reach, as values: `Network(presets=["pip"], allow=["api.example.com:443"])`.
+
+Nothing is checked here but the kinds of the values: what a server can do it says itself, with a typed error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One destination: a `host` or a `cidr`, its `ports` and its `protocol` ("tcp")."""
+
+    host: str | None = None
+    cidr: str | None = None
+    ports: Sequence[int] = (443,)
+    protocol: str = "tcp"
+
+    def __post_init__(self) -> None:
+        if (self.host is None) == (self.cidr is None):
+            raise TypeError("Rule() takes a host or a cidr, and not both")
+
+    def to_json(self) -> dict[str, Any]:
+        where = {"host": self.host} if self.host is not None else {"cidr": self.cidr}
+        return {**where, "ports": list(self.ports), "protocol": self.protocol}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """Egress is denied but for `presets` (of the server: "pip", "npm", "apt") and `allow` (rules, or "host:port")."""
+
+    presets: Sequence[str] = ()
+    allow: Sequence[Rule | str] = ()
+
+    def __post_init__(self) -> None:
+        if isinstance(self.presets, str) or isinstance(self.allow, str):
+            raise TypeError("presets and allow are lists")
+
+    def to_json(self) -> dict[str, Any]:
+        rules = [rule.to_json() if isinstance(rule, Rule) else rule for rule in self.allow]
+        return {"presets": list(self.presets), "allow": rules}
