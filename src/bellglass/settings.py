@@ -71,12 +71,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("node.memory_overcommit", _factor, 4.0, "sum of memory limits over the host's memory"),
     Setting("node.disk_overcommit", _factor, 20.0, "sum of disk limits over the free disk"),
     Setting("node.disk_reserve", parse_size, 2 * 2**30, "free bytes of the host's disk that creates leave alone"),
-    Setting(
-        "node.templates_dir",
-        _string,
-        "",
-        "folder of built templates; default: templates/ of the cache folder",
-    ),
+    Setting("node.extra_ca", _string, "", "PEM file of a CA that templates trust beside Debian's own"),
+    Setting("node.templates_dir", _string, "", "folder of built templates; default: templates/ of the cache folder"),
 )
 BY_NAME = {setting.name: setting for setting in SETTINGS}
 
