@@ -1,0 +1,7 @@
+"""`python -m bellglass.cli`."""
+
+import sys
+
+from bellglass.cli import main
+
+sys.exit(main())

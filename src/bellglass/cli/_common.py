@@ -1,0 +1,95 @@
+"""What the nouns share: the options that several have, and how results are printed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bellglass.errors import InvalidRequest
+from bellglass.model import Record, parse_time
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Cpus = Annotated[float | None, typer.Option(help="CPUs, such as 2 or 0.5.")]
+Memory = Annotated[str | None, typer.Option(help='Memory, such as "512MiB".')]
+Disk = Annotated[str | None, typer.Option(help='Disk, such as "10GiB".')]
+Pids = Annotated[int | None, typer.Option(help="Most processes at once.")]
+Lifetime = Annotated[str | None, typer.Option(help='How long it lives, such as "15m".')]
+Env = Annotated[
+    list[str] | None,
+    typer.Option("--env", "-e", metavar="NAME[=VALUE]", help="Environment; NAME alone passes yours on."),
+]
+Label = Annotated[list[str] | None, typer.Option("--label", "-l", metavar="KEY=VALUE", help="Label.")]
+Input = Annotated[
+    list[str] | None, typer.Option("--input", metavar="[NAME=]FILE", help="File that appears under /inputs.")
+]
+Owner = Annotated[str | None, typer.Option(help="The end user for whom it is.")]
+User = Annotated[str | None, typer.Option("--user", "-u", help="User inside the sandbox.")]
+Isolation = Annotated[str | None, typer.Option(help="Exact tier: process, container, gvisor, microvm.")]
+AtLeast = Annotated[str | None, typer.Option(help="Weakest tier that will do.")]
+
+
+def pairs(given: Iterable[str] | None, option: str, *, environment: bool = False) -> dict[str, str]:
+    """`["a=b"]` as a mapping. Raises InvalidRequest naming the option and the word."""
+    import os
+
+    found: dict[str, str] = {}
+    for word in given or ():
+        name, equals, value = word.partition("=")
+        if not equals and environment and name in os.environ:
+            value = os.environ[name]
+        elif not equals or not name:
+            raise InvalidRequest(f"{option}: {word!r} is not of the form NAME=VALUE")
+        found[name] = value
+    return found
+
+
+def inputs(given: Iterable[str] | None) -> dict[str, str | bytes | Path]:
+    files: dict[str, str | bytes | Path] = {}
+    for word in given or ():
+        name, equals, file = word.partition("=")
+        path = Path(file if equals else name)
+        files[name if equals else path.name] = path
+    return files
+
+
+def given(**options: Any) -> dict[str, Any]:
+    """The options that were given."""
+    return {name: value for name, value in options.items() if value is not None and value != {}}
+
+
+def print_json(value: Any) -> None:
+    """One document on one line."""
+    if isinstance(value, Record):
+        value = value.to_json()
+    sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """A plain table: aligned, uncut when it is piped. Cells are made harmless: they hold what others wrote."""
+    shown = [[plain(cell) for cell in row] for row in rows]
+    widths = [max(len(row[i]) for row in [list(columns), *shown]) for i in range(len(columns))]
+    for row in [[column.upper() for column in columns], *shown]:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def plain(cell: Any) -> str:
+    """Text for a terminal: no control characters, which could move the cursor or worse."""
+    text = "-" if cell is None or cell == "" else str(cell)
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def age(moment: str | None) -> str:
+    """`3m` since (or until) a time."""
+    if moment is None:
+        return "-"
+    seconds = abs((datetime.now(UTC) - parse_time(moment)).total_seconds())
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= size:
+            return f"{int(seconds // size)}{unit}"
+    return f"{int(seconds)}s"

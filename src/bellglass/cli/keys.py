@@ -1,0 +1,126 @@
+"""`bellglass keys create|ls|rm`: the API keys of projects, with the admin key of the installation.
+
+The admin key is BELLGLASS_ADMIN_KEY, or in `admin.key` of the data folder: `--data-dir`, BELLGLASS_DATA_DIR, or the
+one that the profile names.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bellglass.cli import _common as c
+from bellglass.errors import ClientError
+from bellglass.model import ApiKey
+from bellglass.sdk._config import NEXT_STEP, parse, read_profile
+from bellglass.sdk._http import target
+from bellglass.sdk._sync.transport import Transport
+
+app = typer.Typer(no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]})
+DataDir = Annotated[Path | None, typer.Option("--data-dir", help="The installation's data folder.")]
+
+
+def _admin(data_dir: Path | None) -> Transport:
+    profile = read_profile()
+    url = os.environ.get("BELLGLASS_API_URL") or (profile.api_url if profile else None)
+    key = os.environ.get("BELLGLASS_ADMIN_KEY")
+    folder = data_dir or os.environ.get("BELLGLASS_DATA_DIR") or (profile.data_dir if profile else None)
+    if data_dir is not None and (running := _url_of(data_dir)):
+        url = running
+    if not url:
+        raise ClientError("no Bellglass server is known", hint=NEXT_STEP)
+    if not key:
+        if not folder:
+            raise ClientError("the admin key is not known", hint="name the data folder with --data-dir")
+        file = Path(folder) / "admin.key"
+        try:
+            key = file.read_text(encoding="ascii").strip()
+        except OSError as error:
+            raise ClientError(
+                f"the admin key can't be read: {file}: {error.strerror}", hint="whoever ran `bellglass up` can read it"
+            ) from error
+    return Transport(parse(url, key))
+
+
+def _url_of(data_dir: Path) -> str | None:
+    """The address of the installation that runs in a folder, as its supervisor wrote it down."""
+    import json
+
+    try:
+        found = json.loads((data_dir / "run" / "supervisor.json").read_text()).get("api_url")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return str(found) if found else None
+
+
+@app.command("create", help="Make a key for a project; it is shown this once.")
+def create(
+    project: Annotated[str, typer.Option(help="The project; it is made if it is new.")],
+    label: Annotated[str | None, typer.Option(help="What the key is for.")] = None,
+    data_dir: DataDir = None,
+    as_json: c.JsonFlag = False,
+) -> None:
+    transport = _admin(data_dir)
+    try:
+        body = {"project": project} if label is None else {"project": project, "label": label}
+        key = ApiKey.from_json(transport.request("POST", "/v1/keys", json=body).json())
+    finally:
+        transport.close()
+    if as_json:
+        c.print_json(key)
+    else:
+        print(key.secret)
+
+
+@app.command("ls", help="List the keys.")
+def ls(
+    project: Annotated[str | None, typer.Option(help="Only this project's.")] = None,
+    data_dir: DataDir = None,
+    as_json: c.JsonFlag = False,
+) -> None:
+    transport = _admin(data_dir)
+    try:
+        keys: list[ApiKey] = []
+        cursor: str | None = None
+        while True:
+            query = target("/v1/keys", {"cursor": cursor})
+            page = transport.request("GET", query, idempotent=True).json()
+            keys += [ApiKey.from_json(item) for item in page["items"]]
+            cursor = page.get("cursor")
+            if not cursor:
+                break
+    finally:
+        transport.close()
+    keys = [key for key in keys if project in (None, key.project_name)]
+    if as_json:
+        for key in keys:
+            c.print_json(key)
+        return
+    rows = [
+        (key.id, key.project_name, key.label, c.age(key.created_at), c.age(key.last_used_at), key.revoked_at)
+        for key in keys
+    ]
+    c.print_table(["id", "project", "label", "age", "last used", "revoked"], rows)
+
+
+@app.command("rm", help="Revoke keys, at once.")
+def rm(
+    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="The keys' ids.")],
+    data_dir: DataDir = None,
+    as_json: c.JsonFlag = False,
+) -> None:
+    from urllib.parse import quote
+
+    transport = _admin(data_dir)
+    try:
+        for id in ids:
+            transport.request("DELETE", f"/v1/keys/{quote(id, safe='')}", idempotent=True)
+            if as_json:
+                c.print_json({"id": id, "revoked": True})
+            else:
+                print(id)
+    finally:
+        transport.close()

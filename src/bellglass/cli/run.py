@@ -1,0 +1,68 @@
+"""`bellglass run [OPTIONS] -- COMMAND...`: a sandbox is created, the command runs in it, the sandbox is deleted."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from bellglass.cli import _common as c
+from bellglass.cli._execute import execute
+from bellglass.sdk._face import Sandbox
+
+
+def command(
+    words: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="The command and its arguments.")],
+    template: Annotated[str, typer.Option("--template", "-t", help="Template to start from.")] = "base",
+    timeout: Annotated[str | None, typer.Option(help='Kill the command after this long, such as "30s".')] = None,
+    cpus: c.Cpus = None,
+    memory: c.Memory = None,
+    disk: c.Disk = None,
+    pids: c.Pids = None,
+    lifetime: c.Lifetime = None,
+    env: c.Env = None,
+    label: c.Label = None,
+    input: c.Input = None,
+    owner: c.Owner = None,
+    isolation: c.Isolation = None,
+    at_least: c.AtLeast = None,
+    user: c.User = None,
+    cwd: Annotated[str | None, typer.Option(help="Working directory.")] = None,
+    shell: Annotated[bool, typer.Option("--shell", "-c", help="The words are one line for the shell.")] = False,
+    interactive: Annotated[bool, typer.Option("--interactive", "-i", help="Pass standard input on.")] = False,
+    as_json: c.JsonFlag = False,
+) -> int:
+    # A terminated client must not leave its sandbox behind: the block below is to be left as by an exception.
+    signal.signal(signal.SIGTERM, _stop)
+    options = c.given(
+        cpus=cpus,
+        memory=memory,
+        disk=disk,
+        pids=pids,
+        lifetime=lifetime,
+        labels=c.pairs(label, "--label"),
+        inputs=c.inputs(input),
+        owner=owner,
+        isolation=isolation,
+        at_least=at_least,
+    )
+    environment = c.pairs(env, "--env", environment=True)
+    with Sandbox(template, **options) as box:
+        return execute(
+            box,
+            words,
+            interactive=interactive,
+            as_json=as_json,
+            shell=shell,
+            env=environment,
+            cwd=cwd,
+            user=user,
+            timeout=timeout,
+        )
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    sys.exit(128 + number)
