@@ -65,8 +65,8 @@ async def _serve(options: argparse.Namespace) -> int:
 
 
 def _peers(data: DataDir) -> set[int]:
-    """Who may speak on the link: the server, known by who owns its folder, and ourselves."""
-    return {os.geteuid(), data.server_dir.stat().st_uid if data.server_dir.exists() else os.geteuid()}
+    """Who may speak on the link: root (the supervisor), the server, known by who owns its folder, and ourselves."""
+    return {0, os.geteuid(), data.server_dir.stat().st_uid if data.server_dir.exists() else os.geteuid()}
 
 
 def _log_to_stderr() -> None:
