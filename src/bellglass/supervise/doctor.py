@@ -1,7 +1,7 @@
-"""`bellglass doctor` as a function: each need is really tried, and what is missing comes with the command that brings it.
+"""`bellglass doctor` as a function: each need is tried, and what is missing comes with the command that brings it.
 
-A version on paper proves nothing: the agent and the runtime are executed, the kernel's features are used for a moment in a
-scratch folder, and as root a whole machine is started by the driver's own probe.
+A version on paper proves nothing: the agent and the runtime are executed, the kernel's features are used for a moment
+in a scratch folder, and as root a whole machine is started by the driver's own probe.
 """
 
 from __future__ import annotations
@@ -73,8 +73,6 @@ def run(data: DataDir) -> Iterator[Check]:
 
 def _python() -> Check:
     version = ".".join(map(str, sys.version_info[:3]))
-    if sys.version_info < (3, 11):
-        return Check("python", "missing", version, "apt-get install python3.11")
     try:
         import fastapi  # noqa: F401
         import sqlalchemy  # noqa: F401

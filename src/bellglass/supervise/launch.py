@@ -40,17 +40,15 @@ class Started:
     helper: ProcessId | None = None
 
 
-def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+def environment() -> dict[str, str]:
     """What a daemon gets: settings, but no key of a client."""
     kept = {name: os.environ[name] for name in _KEPT_ENVIRONMENT if name in os.environ}
     kept |= {
-        name: value
-        for name, value in os.environ.items()
-        if name.startswith(("BELLGLASS_SERVER_", "BELLGLASS_NODE_")) or name == "BELLGLASS_CACHE"
+        name: value for name, value in os.environ.items() if name.startswith(("BELLGLASS_SERVER_", "BELLGLASS_NODE_"))
     }
-    return (
-        {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1"} | kept | dict(extra or {})
-    )
+    # The default depends on who asks: the daemons must mean the supervisor's.
+    kept["BELLGLASS_CACHE"] = str(cache_dir())
+    return {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1"} | kept
 
 
 def python(*arguments: str) -> list[str]:
@@ -78,11 +76,11 @@ def helper_argv(installation: Installation) -> list[str]:
 
 
 def start_server(installation: Installation, *, listen: str | None, port: int | None) -> Started:
-    argv = server_argv(installation, listen=listen, port=port)
+    argv, variables = server_argv(installation, listen=listen, port=port), environment()
 
     def become() -> None:
-        _drop(installation.server, installation)
-        os.execve(argv[0], argv, environment())
+        _drop(installation.server)
+        os.execve(argv[0], argv, variables)
 
     pid, output = _fork(become, installation.data.logs_dir / "server.log")
     return _await_ready("server", pid, output, installation.data.logs_dir / "server.log")
@@ -90,21 +88,20 @@ def start_server(installation: Installation, *, listen: str | None, port: int | 
 
 def start_node(installation: Installation, *, with_helper: bool) -> Started:
     """The node, and as root its helper. Both are up when the node has said so."""
-    argv = node_argv(installation)
+    argv, variables = node_argv(installation), environment()
     report_read, report_write = os.pipe2(os.O_CLOEXEC)
 
     def become() -> None:
-        extra: dict[str, str] = {}
         if with_helper:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             helper = _fork_helper(installation, theirs, launcher=os.getpid())
             theirs.close()
             os.write(report_write, str(helper).encode())
             ours.set_inheritable(True)
-            extra["BELLGLASS_HELPER_FD"] = str(ours.fileno())
+            variables["BELLGLASS_HELPER_FD"] = str(ours.fileno())
             ours.detach()
-        _drop(installation.node, installation)
-        os.execve(argv[0], argv, environment(extra))
+        _drop(installation.node)
+        os.execve(argv[0], argv, variables)
 
     pid, output = _fork(become, installation.data.logs_dir / "node.log")
     os.close(report_write)
@@ -183,7 +180,7 @@ def _fork_helper(installation: Installation, channel: socket.socket, *, launcher
         os._exit(1)
 
 
-def _drop(identity: Identity, installation: Installation) -> None:
+def _drop(identity: Identity) -> None:
     """Leave root for good: the view of the file system, groups, gid, uid, and no way back by setuid programs."""
     if os.geteuid() != 0:
         return
