@@ -1,4 +1,4 @@
-/* bellglass-agent SOCKET: starts programs and moves bytes inside a sandbox, told by the node over one socket.
+/* bellglass-agent SOCKET | --version: starts programs and moves bytes inside a sandbox, told by the node over one socket.
  *
  * One thread, one epoll loop, edges only. As PID 1 it reaps strays and ends the sandbox on SIGTERM. It holds no secret,
  * is not dumpable, and everything that may block or read the tenant's files happens in forked children.
@@ -240,6 +240,11 @@ static bool set_up(void)
 
 int main(int argc, char **argv)
 {
+    if (argc == 2 && strcmp(argv[1], "--version") == 0) {
+        static const char version[] = "bellglass-agent " AGENT_VERSION "\n";
+
+        return write(1, version, sizeof version - 1) < 0;
+    }
     if (argc != 2 || strlen(argv[1]) >= sizeof ((struct sockaddr_un *)0)->sun_path)
         return fatal("usage: bellglass-agent SOCKET");
     agent.socket_path = argv[1];

@@ -280,6 +280,11 @@ class Sandboxes:
         if row.reason == TerminationReason.USER:
             self._forget_logs(row.id)
 
+    async def wait_reclaimed(self) -> None:
+        """Until nothing that has ended is still being given back."""
+        while tasks := [task for task in self._tasks if task.get_name().startswith(("end:", "reclaim:", "delete:"))]:
+            await asyncio.wait(tasks)
+
     # --- start and stop of the node ---------------------------------------------------------------------
 
     async def recover(self) -> None:

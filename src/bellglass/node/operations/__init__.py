@@ -6,13 +6,14 @@ from collections.abc import Awaitable, Callable
 
 from bellglass.link import LinkStream
 from bellglass.node.app import Node
-from bellglass.node.operations import executions, node, sandboxes
+from bellglass.node.operations import executions, files, node, sandboxes
 from bellglass.node.params import Params
 
 Operation = Callable[[Node, Params, LinkStream], Awaitable[None]]
 
 OPERATIONS: dict[str, Operation] = {
     "node.info": node.info,
+    "node.wait_reclaimed": node.wait_reclaimed,
     "journal.follow": node.follow_journal,
     "journal.ack": node.acknowledge_journal,
     "sandbox.create": sandboxes.create,
@@ -25,4 +26,13 @@ OPERATIONS: dict[str, Operation] = {
     "execution.output": executions.output,
     "execution.stdin": executions.write_stdin,
     "execution.signal": executions.send_signal,
+    "file.read": files.read,
+    "file.write": files.write,
+    "file.list": files.list_folder,
+    "file.stat": files.stat,
+    "file.mkdir": files.mkdir,
+    "file.move": files.move,
+    "file.remove": files.remove,
+    "file.archive_read": files.archive_read,
+    "file.archive_write": files.archive_write,
 }

@@ -6,6 +6,7 @@ import asyncio
 import os
 
 from bellglass import __version__
+from bellglass.errors import Conflict
 from bellglass.link import LinkStream
 from bellglass.node import templates
 from bellglass.node.app import Node
@@ -25,6 +26,17 @@ async def info(node: Node, params: Params, stream: LinkStream) -> None:
         "capabilities": {"most_cpus": node.sandboxes.admission.most_cpus(), "driver": node.driver.name},
     }
     await stream.send_head({"result": result}, end=True)
+
+
+async def wait_reclaimed(node: Node, params: Params, stream: LinkStream) -> None:
+    """Answers once everything that has ended is given back; Conflict when that takes longer than `timeout_s`."""
+    timeout_s = params.integer("timeout_s", 60, least=1, most=600)
+    try:
+        async with asyncio.timeout(timeout_s):
+            await node.sandboxes.wait_reclaimed()
+    except TimeoutError:
+        raise Conflict(f"sandboxes are still being given back after {timeout_s} s", hint="see the node's log") from None
+    await stream.send_head({"result": {}}, end=True)
 
 
 async def follow_journal(node: Node, params: Params, stream: LinkStream) -> None:

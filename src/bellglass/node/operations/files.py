@@ -1,0 +1,241 @@
+"""file.*: the operations on one path or tree. The kernel inside decides what may be done; here bytes are moved."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from bellglass.errors import AgentLost, Conflict, FileExists, FileMissing, InvalidRequest, TooLarge
+from bellglass.link import LinkStream
+from bellglass.node.app import Node
+from bellglass.node.files import info
+from bellglass.node.files.lists import StatReader
+from bellglass.node.files.stream import FileStream
+from bellglass.node.live import LiveSandbox
+from bellglass.node.params import Params
+from bellglass.wire.frames import FrameError
+from bellglass.wire.guest import FileFlag, FileOp, FileResult, Stat
+
+MAX_LISTED = 10_000
+MAX_HEAD_BYTES = 128 * 1024
+MAX_SIZELESS_BYTES = 16 * 1024 * 1024
+DEFAULT_ARCHIVE_ENTRIES = 1_000_000
+
+
+class Request:
+    """What all of them have: the sandbox, the user, and the folder that relative paths start at."""
+
+    def __init__(self, node: Node, params: Params) -> None:
+        self.live: LiveSandbox = node.sandboxes.live(params.text("sandbox_id", limit=64), params.integer("generation"))
+        self.params = params
+        self.user = params.text("user", None, limit=256) or self.live.spec.user
+        self.base = params.text("base", None) or self.live.spec.workdir
+        if not self.base.startswith("/"):
+            raise InvalidRequest(f"base: {self.base!r} is not an absolute path", details={"field": "base"})
+
+    def path(self, name: str = "path") -> str:
+        path = self.params.text(name)
+        if not path:
+            raise InvalidRequest(f"{name} is empty", details={"field": name})
+        return str(path)
+
+    def absolute(self, path: str) -> str:
+        return info.absolute(self.base, path)
+
+    def open(self, operation: FileOp, path: str, *, flags: FileFlag = FileFlag(0), **fields: Any) -> FileStream:
+        return FileStream(self.live, operation, path, user=self.user, base=self.base, flags=flags, **fields)
+
+    async def run(self, operation: FileOp, path: str, *, flags: FileFlag = FileFlag(0), **fields: Any) -> FileResult:
+        """An operation without bytes."""
+        async with self.open(operation, path, flags=flags, **fields) as stream:
+            return await stream.result()
+
+
+def _flags(**chosen: bool) -> FileFlag:
+    flags = FileFlag(0)
+    for name, value in chosen.items():
+        if value:
+            flags |= FileFlag[name.upper()]
+    return flags
+
+
+def _entry(result: FileResult) -> Stat:
+    if result.entry is None:
+        raise AgentLost("the sandbox's agent answered without saying what it did", hint="try again")
+    return result.entry
+
+
+async def read(node: Node, params: Params, stream: LinkStream) -> None:
+    request = Request(node, params)
+    path, offset = request.path(), params.integer("offset", 0)
+    length = params.integer("length", None)
+    async with request.open(FileOp.READ, path, offset=offset, length=length) as operation:
+        entry = _entry(await operation.result())
+        described = info.render(entry, request.absolute(path))
+        if entry.size == 0:
+            await _read_sizeless(operation, described, stream)
+            return
+        expected = max(entry.size - offset, 0)
+        expected = expected if length is None else min(expected, length)
+        await stream.send_head({"result": {"info": described, "length": expected}})
+        left = expected
+        async for chunk in operation.chunks():
+            left -= len(chunk)
+            if left < 0:
+                break  # it grew: the caller gets what was promised
+            await stream.send(chunk)
+    if left > 0:
+        raise Conflict(f"{path}: became shorter while it was read", hint="read it again")
+    await stream.end()
+
+
+async def _read_sizeless(operation: FileStream, described: dict[str, Any], stream: LinkStream) -> None:
+    """Empty, or a file of /proc or /sys: its size shows only when it was read to the end."""
+    parts, size = [], 0
+    async for chunk in operation.chunks():
+        size += len(chunk)
+        if size > MAX_SIZELESS_BYTES:
+            raise TooLarge(f"{operation.path}: has no size and gives more than {MAX_SIZELESS_BYTES} bytes")
+        parts.append(bytes(chunk))
+    await stream.send_head({"result": {"info": described, "length": size}})
+    for part in parts:
+        await stream.send(part)
+    await stream.end()
+
+
+async def write(node: Node, params: Params, stream: LinkStream) -> None:
+    request = Request(node, params)
+    path = request.path()
+    in_place, most = params.flag("in_place"), params.integer("max_bytes", None)
+    digest, size = hashlib.sha256(), 0
+    operation = request.open(
+        FileOp.WRITE,
+        path,
+        flags=_flags(
+            parents=params.flag("parents"),
+            in_place=in_place,
+            exclusive=params.flag("exclusive"),
+            truncate=in_place and params.flag("truncate"),
+        ),
+        mode=params.integer("mode_bits", None, most=0o7777),
+        offset=params.integer("offset", 0) if in_place else None,
+        max_bytes=most,
+        expected_bytes=params.integer("expected_bytes", None),
+    )
+    async with operation:
+        async for chunk in stream:
+            size += len(chunk)
+            if most is not None and size > most:
+                raise TooLarge(f"{path}: more than {most} bytes", details={"limit": most})
+            digest.update(chunk)
+            await operation.send(chunk)
+        result = await operation.end()
+    described = info.render(_entry(result), request.absolute(path), sha256=digest.hexdigest())
+    await stream.send_head({"result": {"info": described, "created": result.created, "bytes": size}}, end=True)
+
+
+async def list_folder(node: Node, params: Params, stream: LinkStream) -> None:
+    request = Request(node, params)
+    path = request.path()
+    limit = params.integer("limit", 1000, least=1, most=MAX_LISTED)
+    folder, reader, entries = request.absolute(path), StatReader(limit), []
+    flags = _flags(recursive=params.flag("recursive"))
+    async with request.open(FileOp.LIST, path, flags=flags, max_entries=limit) as operation:
+        try:
+            async for chunk in operation.chunks():
+                entries += [info.render(stat, info.absolute(folder, stat.name)) for stat in reader.feed(chunk)]
+            reader.finish()
+        except FrameError as error:
+            raise AgentLost(f"the sandbox's agent sent a list that is none: {error}") from error
+        result = await operation.result()
+    answer = {"entries": entries, "truncated": result.truncated}
+    if len(raw := json.dumps(answer, separators=(",", ":")).encode()) <= MAX_HEAD_BYTES:
+        await stream.send_head({"result": answer}, end=True)
+    else:
+        await stream.send_head({"result": {}})
+        await stream.send(raw)
+
+
+async def stat(node: Node, params: Params, stream: LinkStream) -> None:
+    request = Request(node, params)
+    path = request.path()
+    result = await request.run(FileOp.STAT, path, flags=_flags(no_follow=not params.flag("follow", True)))
+    described = info.render(_entry(result), request.absolute(path))
+    await stream.send_head({"result": {"info": described}}, end=True)
+
+
+async def mkdir(node: Node, params: Params, stream: LinkStream) -> None:
+    request = Request(node, params)
+    path = request.path()
+    exist_ok, mode = params.flag("exist_ok", True), params.integer("mode_bits", None, most=0o7777)
+    flags = _flags(parents=params.flag("parents"))
+    try:
+        result = await request.run(FileOp.MKDIR, path, flags=flags, mode=mode)
+    except FileExists:
+        if not exist_ok:
+            raise
+        result = await request.run(FileOp.STAT, path)
+        if _entry(result).type != "d":
+            raise
+    if not result.created and not exist_ok:
+        raise FileExists(f"{path}: exists already", hint="allow it with exist_ok", details={"field": "path"})
+    described = info.render(_entry(result), request.absolute(path))
+    await stream.send_head({"result": {"info": described, "created": result.created}}, end=True)
+
+
+async def move(node: Node, params: Params, stream: LinkStream) -> None:
+    request = Request(node, params)
+    source, destination = request.path("source"), request.path("destination")
+    flags = _flags(overwrite=params.flag("overwrite"), parents=params.flag("parents"))
+    result = await request.run(FileOp.MOVE, source, flags=flags, second_path=destination)
+    described = info.render(_entry(result), request.absolute(destination))
+    await stream.send_head({"result": {"info": described}}, end=True)
+
+
+async def remove(node: Node, params: Params, stream: LinkStream) -> None:
+    request = Request(node, params)
+    path = request.path()
+    try:
+        await request.run(FileOp.REMOVE, path, flags=_flags(recursive=params.flag("recursive")))
+    except FileMissing:
+        if not params.flag("missing_ok"):
+            raise
+    await stream.send_head({"result": {}}, end=True)
+
+
+async def archive_read(node: Node, params: Params, stream: LinkStream) -> None:
+    request = Request(node, params)
+    path = request.path()
+    operation = request.open(
+        FileOp.ARCHIVE_OUT,
+        path,
+        max_bytes=params.integer("max_bytes", None),
+        max_entries=params.integer("max_entries", DEFAULT_ARCHIVE_ENTRIES),
+    )
+    async with operation:
+        async for chunk in operation.chunks():
+            if not stream.head_sent:  # what fails before the first byte still has a status of its own
+                await stream.send_head({"result": {}})
+            await stream.send(chunk)
+        await operation.result()
+    if not stream.head_sent:
+        await stream.send_head({"result": {}})
+    await stream.end()
+
+
+async def archive_write(node: Node, params: Params, stream: LinkStream) -> None:
+    request = Request(node, params)
+    path = request.path()
+    operation = request.open(
+        FileOp.ARCHIVE_IN,
+        path,
+        flags=_flags(parents=params.flag("parents")),
+        max_bytes=params.integer("max_bytes", None),
+        max_entries=params.integer("max_entries", DEFAULT_ARCHIVE_ENTRIES),
+    )
+    async with operation:
+        async for chunk in stream:
+            await operation.send(chunk)
+        result = await operation.end()
+    await stream.send_head({"result": {"entries": result.entries, "bytes": result.bytes}}, end=True)
