@@ -1,0 +1,152 @@
+"""Putting the server together: services, background loops, routes. `build` is what `__main__` and the tests use."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from fastapi import FastAPI
+from sqlalchemy import Engine
+from starlette.types import ASGIApp
+
+from bellglass.datadir import DataDir
+from bellglass.server.audit.trail import AuditTrail
+from bellglass.server.auth.service import Auth
+from bellglass.server.cluster.base import NodeInfo
+from bellglass.server.cluster.journal import Journal
+from bellglass.server.cluster.local import LocalEngine
+from bellglass.server.db import migrate
+from bellglass.server.db.engine import open_engine
+from bellglass.server.db.writer import Writer
+from bellglass.server.executions.routes import routes as execution_routes
+from bellglass.server.executions.service import Executions
+from bellglass.server.files.folders import routes as folder_routes
+from bellglass.server.files.routes import routes as file_routes
+from bellglass.server.files.service import Files
+from bellglass.server.http import errors
+from bellglass.server.http.context import Context, Gateway
+from bellglass.server.keys.routes import routes as key_routes
+from bellglass.server.keys.service import Keys
+from bellglass.server.sandboxes.create import Creator
+from bellglass.server.sandboxes.delete import Deleter
+from bellglass.server.sandboxes.loop import Forgetter, Reconciler
+from bellglass.server.sandboxes.routes import routes as sandbox_routes
+from bellglass.server.sandboxes.service import Sandboxes
+from bellglass.server.services import Services
+from bellglass.server.system.routes import routes as system_routes
+from bellglass.server.templates.routes import routes as template_routes
+from bellglass.settings import Settings
+
+FEATURES = (
+    sandbox_routes, execution_routes, file_routes, folder_routes, template_routes, key_routes, system_routes
+)  # fmt: skip
+
+
+class Application:
+    """The ASGI application with what lives behind it. `start` and `stop` run on the loop that serves."""
+
+    def __init__(self, data: DataDir, settings: Settings) -> None:
+        self._data = data
+        self._settings = settings
+        self._stack = AsyncExitStack()
+        self.services: Services | None = None
+        self.fastapi = _fastapi()
+        self.asgi: ASGIApp = Gateway(self.fastapi, self._finished)
+
+    async def start(self) -> Services:
+        """Open (and if needed migrate) the database, start the loops, begin to dial the node. Does not wait for it."""
+        async with AsyncExitStack() as stack:
+            await asyncio.to_thread(migrate.ensure, self._data.database_file)
+            engine = open_engine(self._data.database_file)
+            stack.callback(engine.dispose)
+            writer = Writer(engine)
+            writer.start()
+            stack.push_async_callback(writer.close)
+            self.services = await self._put_together(stack, engine, writer)
+            self.fastapi.state.services = self.services
+            self._stack = stack.pop_all()
+        return self.services
+
+    async def stop(self) -> None:
+        """In the order that keeps promises: hang up on the node (its executions go on), then write what is known."""
+        await self._stack.aclose()
+
+    async def hang_up(self) -> None:
+        """End what is under way with the node: streaming answers are cut."""
+        if self.services is not None:
+            await self.services.cluster.close()
+
+    async def _put_together(self, stack: AsyncExitStack, engine: Engine, writer: Writer) -> Services:
+        auth = Auth(engine, self._data.admin_hash_file)
+        audit = AuditTrail(writer, auth)
+        stack.push_async_callback(audit.flush)
+
+        async def on_connect(info: NodeInfo) -> None:
+            await asyncio.gather(reconciler.settle(info), journal.follow(info))
+
+        cluster = LocalEngine(
+            self._data.node_socket,
+            secret=self._data.server_secret_file.read_text().strip(),
+            installation=str(json.loads(self._data.installation_file.read_text())["id"]),
+            on_connect=on_connect,
+        )
+        creator = Creator(engine, writer, cluster, self._settings["node.max_cpus"])
+        deleter = Deleter(engine, writer, cluster, creator)
+        reconciler = Reconciler(engine, writer, cluster, creator, deleter)
+        journal = Journal(cluster, writer)
+        forgetter = Forgetter(
+            writer, self._settings["server.retention"], self._settings["server.idempotency_retention"]
+        )
+        stack.push_async_callback(_cancel, asyncio.create_task(audit.run(), name="audit"))
+        stack.push_async_callback(_cancel, asyncio.create_task(forgetter.run(), name="forget"))
+        stack.push_async_callback(deleter.close)
+        stack.push_async_callback(creator.close)
+        stack.push_async_callback(cluster.close)
+        cluster.start()
+        return Services(
+            settings=self._settings,
+            engine=engine,
+            writer=writer,
+            cluster=cluster,
+            auth=auth,
+            audit=audit,
+            keys=Keys(engine, writer, auth),
+            sandboxes=Sandboxes(engine, writer, cluster),
+            creator=creator,
+            deleter=deleter,
+            executions=Executions(engine, cluster),
+            files=Files(engine, cluster),
+        )
+
+    def _finished(self, context: Context, status: int) -> None:
+        if self.services is not None:
+            self.services.audit.finished(context, status)
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def _fastapi() -> FastAPI:
+    app = FastAPI(
+        title="Bellglass",
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        lifespan=_no_lifespan,
+    )
+    errors.install(app)
+    for feature in FEATURES:
+        # Straight into the one list: an included router would be matched as a router of its own at each request.
+        app.router.routes.extend(feature.routes)
+    return app
+
+
+@asynccontextmanager
+async def _no_lifespan(app: FastAPI) -> AsyncIterator[None]:
+    """Started and stopped by Application: the order around uvicorn's own matters."""
+    yield

@@ -1,0 +1,1 @@
+"""The audit: who did what through the API, with which outcome."""

@@ -1,0 +1,1 @@
+"""Who calls: keys of projects and the admin key."""

@@ -1,0 +1,1 @@
+"""The database: tables, engine, the one writer thread, migrations."""

@@ -1,0 +1,30 @@
+"""The engine. On SQLite: WAL, a write is on disk when its commit returns (`synchronous=FULL`), foreign keys hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, event
+
+WRITER = "bellglass_writer"
+"""Execution option of the connection that writes: it takes SQLite's write lock when a transaction begins."""
+
+
+def open_engine(database: Path) -> Engine:
+    engine = create_engine(f"sqlite:///{database}", pool_size=4, max_overflow=8)
+    event.listen(engine, "connect", _set_up)
+    event.listen(engine, "begin", _begin)
+    return engine
+
+
+def _set_up(connection: Any, record: object) -> None:
+    # The sqlite3 module would begin transactions only at the first write and commit around DDL; it is done in _begin.
+    connection.isolation_level = None
+    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "busy_timeout=5000"):
+        connection.execute(f"PRAGMA {pragma}").close()
+
+
+def _begin(connection: Connection) -> None:
+    writes = connection.get_execution_options().get(WRITER, False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

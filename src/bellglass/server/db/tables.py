@@ -1,0 +1,164 @@
+"""The tables, as SQLAlchemy Core. Portable SQL: times are RFC 3339 strings (they sort), ids are strings.
+
+A test compares these with what the migrations make, so a change here needs a migration beside it.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Column,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+# SQLite counts only an INTEGER primary key by itself; elsewhere 32 bits would run out.
+Sequence = BigInteger().with_variant(Integer, "sqlite")
+TIME = String(32)
+
+projects = Table(
+    "projects",
+    metadata,
+    Column("id", String(32), primary_key=True),
+    Column("name", String(64), nullable=False),
+    Column("created_at", TIME, nullable=False),
+    UniqueConstraint("name"),
+)
+
+api_keys = Table(
+    "api_keys",
+    metadata,
+    Column("id", String(32), primary_key=True),
+    Column("project_id", String(32), ForeignKey("projects.id"), nullable=False),
+    Column("label", String(256)),
+    Column("secret_sha256", String(64), nullable=False),
+    Column("created_at", TIME, nullable=False),
+    Column("last_used_at", TIME),
+    Column("revoked_at", TIME),
+    UniqueConstraint("secret_sha256"),
+    Index(None, "project_id"),
+)
+
+sandboxes = Table(
+    "sandboxes",
+    metadata,
+    Column("id", String(32), primary_key=True),
+    Column("project_id", String(32), ForeignKey("projects.id"), nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("termination_reason", String(16)),
+    Column("message", Text),
+    Column("template", String(64), nullable=False),
+    Column("template_digest", String(64), nullable=False),
+    Column("template_env", JSON, nullable=False),
+    Column("name", String(64)),
+    Column("owner", String(256)),
+    Column("labels", JSON, nullable=False),
+    Column("env", JSON, nullable=False),
+    Column("user", String(256), nullable=False),
+    Column("workdir", Text, nullable=False),
+    Column("cpus", Float, nullable=False),
+    Column("memory_bytes", BigInteger, nullable=False),
+    Column("disk_bytes", BigInteger, nullable=False),
+    Column("inodes", BigInteger, nullable=False),
+    Column("pids", Integer, nullable=False),
+    Column("lifetime_s", Float, nullable=False),
+    Column("idle_timeout_s", Float),
+    Column("expires_at", TIME),
+    Column("tier", String(32), nullable=False),
+    Column("runtime", String(64)),
+    Column("runtime_version", String(128)),
+    Column("network", String(32), nullable=False),
+    Column("node_id", String(64)),
+    Column("generation", Integer, nullable=False),
+    Column("created_at", TIME, nullable=False),
+    Column("started_at", TIME),
+    Column("ended_at", TIME),
+    Column("deleted_at", TIME),
+    Index("ix_sandboxes_list", "project_id", "created_at", "id"),
+    Index("ix_sandboxes_state", "state", "ended_at"),
+    # A name is free again as soon as its sandbox is on the way out.
+    Index(
+        "uq_sandboxes_live_name",
+        "project_id",
+        "name",
+        unique=True,
+        sqlite_where=text("name IS NOT NULL AND state IN ('creating', 'running')"),
+        postgresql_where=text("name IS NOT NULL AND state IN ('creating', 'running')"),
+    ),
+)
+
+sandbox_labels = Table(
+    "sandbox_labels",
+    metadata,
+    Column("sandbox_id", String(32), ForeignKey("sandboxes.id", ondelete="CASCADE"), primary_key=True),
+    Column("key", String(64), primary_key=True),
+    Column("value", String(256), nullable=False),
+    Index(None, "key", "value"),
+)
+
+idempotency_keys = Table(
+    "idempotency_keys",
+    metadata,
+    Column("project_id", String(32), primary_key=True),
+    Column("key", String(255), primary_key=True),
+    Column("body_sha256", String(64), nullable=False),
+    Column("sandbox_id", String(32), nullable=False),
+    Column("status", Integer),
+    Column("response", Text),
+    Column("created_at", TIME, nullable=False),
+    Index(None, "created_at"),
+)
+
+outbox = Table(
+    "outbox",
+    metadata,
+    Column("seq", Sequence, primary_key=True, autoincrement=True),
+    Column("at", TIME, nullable=False),
+    Column("kind", String(64), nullable=False),
+    Column("project_id", String(32), nullable=False),
+    Column("sandbox_id", String(32)),
+    Column("data", JSON, nullable=False),
+    Index(None, "at"),
+    sqlite_autoincrement=True,
+)
+
+node_cursors = Table(
+    "node_cursors",
+    metadata,
+    Column("node_id", String(64), primary_key=True),
+    Column("seq", BigInteger, nullable=False),
+)
+
+audit = Table(
+    "audit",
+    metadata,
+    Column("seq", Sequence, primary_key=True, autoincrement=True),
+    Column("at", TIME, nullable=False),
+    Column("project_id", String(32)),
+    Column("key_id", String(32)),
+    Column("action", String(64), nullable=False),
+    Column("objects", JSON, nullable=False),
+    Column("status", Integer, nullable=False),
+    Column("code", String(64)),
+    Column("request_id", String(128), nullable=False),
+    Index(None, "at"),
+    Index(None, "project_id", "seq"),
+    sqlite_autoincrement=True,
+)

@@ -1,0 +1,116 @@
+"""All writes go through one thread: SQLite has one writer anyway, and the event loop never waits for a disk.
+
+Jobs that wait together share a commit; each has a savepoint, so one that fails takes nothing of the others with it.
+A future is set only after the commit: what was answered is on disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+from sqlalchemy import Connection, Engine
+
+from bellglass.errors import InternalError
+from bellglass.server.db.engine import WRITER
+
+Result = TypeVar("Result")
+MAX_BATCH = 64
+
+
+class _Job(NamedTuple):
+    run: Callable[[Connection], Any]
+    future: asyncio.Future[Any]
+    loop: asyncio.AbstractEventLoop
+
+
+class _Outcome(NamedTuple):
+    job: _Job
+    value: Any = None
+    error: BaseException | None = None
+
+
+class Writer:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="db-writer", daemon=True)
+        self._closed = False
+
+    def start(self) -> None:
+        self._thread.start()
+
+    async def run(self, job: Callable[[Connection], Result]) -> Result:
+        """Run `job` in a transaction; answers after the commit. What it raises is raised here, and is rolled back."""
+        if self._closed:
+            raise InternalError("the server is going down", hint="retry in a moment")
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Result] = loop.create_future()
+        self._jobs.put(_Job(job, future, loop))
+        return await future
+
+    async def close(self) -> None:
+        """After the jobs that are queued."""
+        if not self._closed:
+            self._closed = True
+            self._jobs.put(None)
+            await asyncio.to_thread(self._thread.join)
+
+    # --- in the thread ----------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        with self._engine.connect().execution_options(**{WRITER: True}) as connection:
+            last = False
+            while not last:
+                batch, last = self._next_batch()
+                if batch:
+                    _deliver(_commit(connection, batch))
+
+    def _next_batch(self) -> tuple[list[_Job], bool]:
+        batch: list[_Job] = []
+        job = self._jobs.get()
+        while job is not None:
+            batch.append(job)
+            if len(batch) == MAX_BATCH:
+                return batch, False
+            try:
+                job = self._jobs.get_nowait()
+            except queue.Empty:
+                return batch, False
+        return batch, True
+
+
+def _commit(connection: Connection, batch: list[_Job]) -> list[_Outcome]:
+    outcomes: list[_Outcome] = []
+    try:
+        with connection.begin():
+            for job in batch:
+                try:
+                    with connection.begin_nested():
+                        outcomes.append(_Outcome(job, value=job.run(connection)))
+                except Exception as error:  # noqa: BLE001 - handed to the one who waits for this job
+                    outcomes.append(_Outcome(job, error=error))
+    except Exception as error:  # noqa: BLE001 - the commit itself failed: nothing of the batch is true
+        return [_Outcome(job, error=error) for job in batch]
+    return outcomes
+
+
+def _deliver(outcomes: list[_Outcome]) -> None:
+    for outcome in outcomes:
+        try:
+            outcome.job.loop.call_soon_threadsafe(_settle, outcome)
+        except RuntimeError:
+            continue  # the loop has ended: nobody waits any more
+
+
+def _settle(outcome: _Outcome) -> None:
+    future = outcome.job.future
+    if future.done():  # the waiter was cancelled; the write is done all the same
+        return
+    if outcome.error is not None:
+        future.set_exception(outcome.error)
+    else:
+        future.set_result(outcome.value)

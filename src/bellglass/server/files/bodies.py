@@ -1,0 +1,26 @@
+"""Bodies of requests about files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bellglass.model import Record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MakeDirectory(Record):
+    """As `mkdir -p` unless told otherwise; folders that exist are left as they are."""
+
+    path: str
+    parents: bool = True
+    permissions: str | None = None
+    exist_ok: bool = True
+    user: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveFile(Record):
+    source: str
+    destination: str
+    overwrite: bool = False
+    user: str | None = None

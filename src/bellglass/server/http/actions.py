@@ -1,0 +1,127 @@
+"""How a route is described: its action name, who may call it, its body, its examples and the errors it can give.
+
+`Routes` is an APIRouter whose decorator takes just that. Before a route's function runs the key has been checked, then
+the names of its query parameters (an unknown one is refused like an unknown field of a body).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from fastapi import APIRouter, Request
+from fastapi.routing import APIRoute
+from starlette.responses import Response
+
+from bellglass.errors import BellglassError
+from bellglass.model import Record
+from bellglass.server.http.context import context_of
+from bellglass.server.http.validation import unknown_field
+
+Access = Literal["public", "any", "project", "admin"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description:
+    """What OpenAPI and the audit need to know of a route beyond its signature."""
+
+    action: str
+    access: Access
+    audited: bool
+    body: type[Record] | str | None
+    """A record for a JSON body, or the media type of a raw one."""
+    body_required: bool
+    example: Any
+    answer: type[Any] | str | None
+    status: int
+    answer_example: Any
+    errors: tuple[type[BellglassError], ...]
+    headers: dict[str, str]
+    """Request headers worth naming: name to what they do."""
+
+
+class ActionRoute(APIRoute):
+    """A route with a Description in `self.described` (set by Routes)."""
+
+    described: Description
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        inner = super().get_route_handler()
+        queries = frozenset(field.alias for field in self.dependant.query_params)
+        route = self
+
+        async def handler(request: Request) -> Response:
+            context = context_of(request)
+            described = route.described
+            context.action, context.audited = described.action, described.audited
+            context.objects.update(request.scope["path_params"])
+            if described.access != "public":
+                context.principal = request.app.state.services.auth.check(request.headers, described.access)
+            if request.scope["query_string"]:
+                for name in request.query_params:
+                    if name not in queries:
+                        raise unknown_field(name, sorted(queries), kind="query parameter")
+            return await inner(request)
+
+        return handler
+
+
+class Routes(APIRouter):
+    """The routes of one feature."""
+
+    def __init__(self, tag: str) -> None:
+        super().__init__(route_class=ActionRoute, redirect_slashes=False)
+        self._tag = tag
+
+    def action(
+        self,
+        method: str,
+        path: str,
+        action: str,
+        *,
+        answer: type[Any] | str | None = None,
+        status: int = 200,
+        access: Access = "project",
+        body: type[Record] | str | None = None,
+        body_required: bool = True,
+        example: Any = None,
+        answer_example: Any = None,
+        errors: tuple[type[BellglassError], ...] = (),
+        headers: dict[str, str] | None = None,
+        audited: bool | None = None,
+    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Register a function. `answer` is a record, "page:<Record>" handled by the OpenAPI writer, or a media type."""
+        described = Description(
+            action=action,
+            access=access,
+            audited=method not in ("GET", "HEAD") if audited is None else audited,
+            body=body,
+            body_required=body_required,
+            example=example,
+            answer=answer,
+            status=status,
+            answer_example=answer_example,
+            errors=errors,
+            headers=headers or {},
+        )
+
+        def register(function: Callable[..., Any]) -> Callable[..., Any]:
+            self.add_api_route(
+                path,
+                function,
+                methods=[method],
+                operation_id=action,
+                name=action,
+                tags=[self._tag],
+                status_code=status,
+                response_model=None,
+                summary=(function.__doc__ or action).strip().splitlines()[0],
+                description=(function.__doc__ or "").strip() or None,
+            )
+            route = self.routes[-1]
+            assert isinstance(route, ActionRoute)
+            route.described = described
+            return function
+
+        return register

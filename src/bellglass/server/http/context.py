@@ -1,0 +1,111 @@
+"""What is known about one request, and the ASGI layer around the application that keeps it.
+
+`Gateway` is plain ASGI: it gives the request its id, answers faults of ours in the one shape, and tells the access log
+and the audit when the answer is out. It never looks into bodies, and no header but the request id is logged.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from bellglass.errors import InternalError
+from bellglass.ids import new_request_id
+
+if TYPE_CHECKING:
+    from bellglass.server.auth.principal import Principal
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+KEY = "bellglass"
+_REQUEST_ID = re.compile(rb"^[A-Za-z0-9._-]{1,128}$")
+log = structlog.get_logger("bellglass.access")
+
+
+@dataclass(slots=True)
+class Context:
+    """One request. `action` is the route's, None while no route has taken it."""
+
+    request_id: str
+    principal: Principal | None = None
+    action: str | None = None
+    audited: bool = False
+    objects: dict[str, str] = field(default_factory=dict)
+    """Ids of what the request is about, for the audit."""
+    error_code: str | None = None
+
+
+def context_of(request: Any) -> Context:
+    """The context of a starlette Request."""
+    context: Context = request.scope[KEY]
+    return context
+
+
+class Gateway:
+    """The outermost layer. `finished(context, status, at)` is called once per request, after its answer."""
+
+    def __init__(self, app: App, finished: Callable[[Context, int], None]) -> None:
+        self.app = app
+        self._finished = finished
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        context = Context(request_id=_request_id(scope))
+        scope[KEY] = context
+        began = time.perf_counter()
+        status = 0
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message["headers"], (b"x-request-id", context.request_id.encode())]
+            await send(message)
+
+        try:
+            await self.app(scope, receive, send_with_id)
+        except Exception:  # the border of a request: logged, told, and the server goes on
+            context.error_code = context.error_code or InternalError.code
+            log.exception("request failed", request_id=context.request_id, action=context.action)
+            if status == 0:
+                from bellglass.server.http.errors import error_response
+
+                answer = error_response(
+                    InternalError(
+                        "the server failed at this request", hint="its log has the reason under this request id"
+                    ),
+                    context.request_id,
+                )
+                await answer(scope, receive, send_with_id)
+        finally:
+            self._finished(context, status)
+            log.info(
+                "request",
+                method=scope["method"],
+                path=scope["path"],
+                action=context.action,
+                status=status,
+                code=context.error_code,
+                key=context.principal.key_id if context.principal else None,
+                request_id=context.request_id,
+                ms=round((time.perf_counter() - began) * 1000, 2),
+            )
+
+
+def _request_id(scope: Scope) -> str:
+    """The caller's X-Request-Id when it is sane, else a new one."""
+    for name, value in scope["headers"]:
+        if name == b"x-request-id" and _REQUEST_ID.fullmatch(value):
+            return str(value, "ascii")
+    return new_request_id()

@@ -1,0 +1,1 @@
+"""Projects and their keys; the admin key's business."""

@@ -1,0 +1,90 @@
+"""Making, listing and revoking keys. A secret is shown once, at its making; only its SHA-256 is kept."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+from sqlalchemy import Connection, Engine
+
+from bellglass.errors import InvalidRequest, NotFound
+from bellglass.ids import KEY_ID, NAME, new_key_id, new_project_id, random_base32
+from bellglass.model import ApiKey, Project, now
+from bellglass.server.auth.service import Auth, digest_of
+from bellglass.server.db.writer import Writer
+from bellglass.server.http.validation import shown
+from bellglass.server.keys import store
+
+SECRET_CHARACTERS = 32  # of 5 bits: 160
+
+
+class Keys:
+    def __init__(self, engine: Engine, writer: Writer, auth: Auth) -> None:
+        self._engine = engine
+        self._writer = writer
+        self._auth = auth
+
+    async def create(self, project: str, label: str | None) -> ApiKey:
+        """A key for a project, which is made if it is new. Raises InvalidRequest."""
+        if not NAME.fullmatch(project):
+            raise InvalidRequest(
+                f"project: {shown(project)} is not a name",
+                hint="1 to 63 letters, digits, '.', '_', '-', no mark at either end",
+                details={"field": "project"},
+            )
+        if label is not None and (not label or len(label) > 256 or not label.isprintable()):
+            raise InvalidRequest(
+                f"label: {shown(label)} is not a label",
+                hint="1 to 256 printable characters",
+                details={"field": "label"},
+            )
+        secret = "bg_" + random_base32(SECRET_CHARACTERS)
+        made = now()
+
+        def write(connection: Connection) -> ApiKey:
+            owner = store.project_named(connection, project)
+            if owner is None:
+                owner = Project(id=new_project_id(), name=project, created_at=made)
+                store.add_project(connection, owner)
+            key = ApiKey(
+                id=new_key_id(),
+                project_id=owner.id,
+                project_name=owner.name,
+                label=label,
+                created_at=made,
+                last_used_at=None,
+                revoked_at=None,
+                secret=secret,
+            )
+            store.add_key(connection, key, digest_of(secret))
+            return key
+
+        return await self._writer.run(write)
+
+    async def revoke(self, key_id: str) -> None:
+        """Refused from now on; streams that it started are cut. Repeats are fine. Raises NotFound."""
+        if not KEY_ID.fullmatch(key_id) or not await self._writer.run(partial(store.revoke, key_id=key_id, at=now())):
+            raise NotFound("there is no such key", hint="`bellglass keys ls` lists them", details={"kind": "key"})
+        self._auth.forget(key_id)
+
+    async def keys(self) -> list[ApiKey]:
+        def read() -> list[ApiKey]:
+            with self._engine.connect() as connection:
+                return store.all_keys(connection)
+
+        return await asyncio.to_thread(read)
+
+    async def projects(self) -> list[Project]:
+        def read() -> list[Project]:
+            with self._engine.connect() as connection:
+                return store.all_projects(connection)
+
+        return await asyncio.to_thread(read)
+
+    def key(self, key_id: str) -> ApiKey:
+        with self._engine.connect() as connection:
+            return store.key(connection, key_id)
+
+    def project(self, project_id: str) -> Project:
+        with self._engine.connect() as connection:
+            return store.project(connection, project_id)

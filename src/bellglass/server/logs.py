@@ -1,0 +1,49 @@
+"""Logs: one JSON object a line on stderr, from structlog and from the standard library alike."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import structlog
+
+
+def set_up(level: int = logging.INFO) -> None:
+    shared: list[structlog.typing.Processor] = [
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+    ]
+    structlog.configure(
+        processors=[*shared, structlog.processors.JSONRenderer()],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=_StderrLoggers(),
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                structlog.processors.JSONRenderer(),
+            ],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level)
+
+
+class _NamedLogger(structlog.PrintLogger):
+    name = ""
+
+
+class _StderrLoggers:
+    """Writes straight to stderr; the name is what `get_logger` was called with."""
+
+    def __call__(self, *arguments: str) -> _NamedLogger:
+        logger = _NamedLogger(sys.stderr)
+        logger.name = arguments[0] if arguments else ""
+        return logger

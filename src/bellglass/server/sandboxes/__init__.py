@@ -1,0 +1,1 @@
+"""Sandboxes: creating, finding, changing and deleting them."""

@@ -1,0 +1,99 @@
+"""Deleting a sandbox: the intent is stored, the node kills every process, the row disappears.
+
+Repeats and concurrent deletes share one task; a client that hangs up changes nothing; with the node out of reach the
+row stays `stopping` and the reconcile loop finishes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from sqlalchemy import Connection, Engine
+
+from bellglass.errors import NodeUnavailable
+from bellglass.model import State, TerminationReason, now
+from bellglass.server.cluster.base import ClusterEngine
+from bellglass.server.db.writer import Writer
+from bellglass.server.sandboxes import guard, store
+from bellglass.server.sandboxes.create import Creator
+
+
+class Deleter:
+    def __init__(self, engine: Engine, writer: Writer, cluster: ClusterEngine, creator: Creator) -> None:
+        self._engine = engine
+        self._writer = writer
+        self._cluster = cluster
+        self._creator = creator
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def delete(self, project_id: str, sandbox_id: str, request_id: str | None) -> None:
+        """Returns when every process is dead and the id answers 404; at once if that is so already. Raises NotFound,
+        NodeUnavailable."""
+        with self._engine.connect() as connection:
+            row = store.access(connection, project_id, sandbox_id)
+        if row is None:
+            raise guard.not_found()
+        if row.deleted_at is not None:
+            return
+        if row.state in (State.ENDED, State.FAILED):
+            await self._writer.run(lambda connection: _hide(connection, sandbox_id))
+            return
+        await asyncio.shield(self.start(sandbox_id, row.generation, row.node_id, request_id))
+
+    def start(
+        self, sandbox_id: str, generation: int, node_id: str | None, request_id: str | None = None
+    ) -> asyncio.Task[None]:
+        """The task that deletes it; the one under way if there is one."""
+        task = self._tasks.get(sandbox_id)
+        if task is None:
+            task = asyncio.create_task(
+                self._delete(sandbox_id, generation, node_id, request_id), name=f"delete:{sandbox_id}"
+            )
+            self._tasks[sandbox_id] = task
+            task.add_done_callback(lambda done: self._done(sandbox_id, done))
+        return task
+
+    async def close(self) -> None:
+        """Give up what is under way; the rows stay `stopping` and are finished at the next start."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _done(self, sandbox_id: str, task: asyncio.Task[None]) -> None:
+        del self._tasks[sandbox_id]
+        if not task.cancelled():
+            task.exception()  # seen: its client may be gone
+
+    async def _delete(self, sandbox_id: str, generation: int, node_id: str | None, request_id: str | None) -> None:
+        await self._writer.run(
+            lambda connection: store.change(
+                connection,
+                sandbox_id,
+                "sandbox.stopping",
+                from_states=(State.CREATING, State.RUNNING),
+                state=State.STOPPING,
+            )
+        )
+        await self._creator.settled(sandbox_id)
+        try:
+            result = await self._cluster.call(
+                node_id,
+                "sandbox.delete",
+                {"sandbox_id": sandbox_id, "generation": generation},
+                request_id=request_id,
+            )
+        except NodeUnavailable as error:
+            raise NodeUnavailable(
+                error.message, hint="the delete is stored and goes on when the node is back; a repeat tells"
+            ) from error
+        await self._writer.run(lambda connection: _deleted(connection, sandbox_id, result.get("ended_at")))
+
+
+def _deleted(connection: Connection, sandbox_id: str, ended_at: str | None) -> None:
+    if not store.end(connection, sandbox_id, TerminationReason.USER, ended_at):
+        _hide(connection, sandbox_id)  # it had ended by itself meanwhile
+
+
+def _hide(connection: Connection, sandbox_id: str) -> None:
+    store.change(connection, sandbox_id, "sandbox.deleted", deleted_at=now())

@@ -1,0 +1,74 @@
+"""May this project do something in this sandbox now? One indexed read, and the typed refusals.
+
+Malformed, unknown, deleted and another project's ids all answer the same 404, down to the byte.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from sqlalchemy import Engine
+
+from bellglass.errors import Conflict, NotFound, SandboxGone
+from bellglass.model import State
+from bellglass.server.sandboxes import store
+
+
+class Target(NamedTuple):
+    """A running sandbox: what an operation in it needs. `env` is the template's with the sandbox's over it."""
+
+    sandbox_id: str
+    generation: int
+    node_id: str | None
+    user: str
+    workdir: str
+    env: dict[str, str]
+
+    @property
+    def ref(self) -> dict[str, Any]:
+        return {"sandbox_id": self.sandbox_id, "generation": self.generation}
+
+
+def not_found() -> NotFound:
+    return NotFound(
+        "there is no such sandbox", hint="`bellglass ls` lists those of the project", details={"kind": "sandbox"}
+    )
+
+
+def running(engine: Engine, project_id: str, sandbox_id: str) -> Target:
+    """Raises NotFound, SandboxGone (410: it ended, or is ending) or Conflict (409: not started yet)."""
+    with engine.connect() as connection:
+        row = store.access(connection, project_id, sandbox_id)
+    if row is None or row.deleted_at is not None:
+        raise not_found()
+    if row.state == State.RUNNING:
+        return Target(row.id, row.generation, row.node_id, row.user, row.workdir, {**row.template_env, **row.env})
+    if row.state == State.CREATING:
+        raise Conflict(
+            "the sandbox is still being created",
+            hint="its state becomes `running`; try then",
+            details={"sandbox_id": row.id, "state": row.state},
+        )
+    raise gone(row.id, row.state, row.termination_reason, row.ended_at)
+
+
+def readable(engine: Engine, project_id: str, sandbox_id: str) -> Target:
+    """For records and outputs of executions: they outlive the sandbox until its retention ends. Raises NotFound."""
+    with engine.connect() as connection:
+        row = store.access(connection, project_id, sandbox_id)
+    if row is None or row.deleted_at is not None:
+        raise not_found()
+    return Target(row.id, row.generation, row.node_id, row.user, row.workdir, {})
+
+
+def gone(sandbox_id: str, state: str, reason: str | None, ended_at: str | None) -> SandboxGone:
+    if state == State.STOPPING:
+        return SandboxGone(
+            "the sandbox is being deleted",
+            details={"sandbox_id": sandbox_id, "reason": "user", "ended_at": None},
+        )
+    return SandboxGone(
+        f"the sandbox ended at {ended_at}: {reason}",
+        hint="create a new one",
+        details={"sandbox_id": sandbox_id, "reason": reason, "ended_at": ended_at},
+    )

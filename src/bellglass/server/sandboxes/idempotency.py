@@ -1,0 +1,84 @@
+"""Idempotency-Key on creates: the same key and body give the same answer, another body is a conflict.
+
+A key is claimed in the transaction that inserts the sandbox's row, and gets its answer in the one that settles it. An
+answer that a retry could better (no capacity, the node down) releases the key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, delete, insert, select, update
+
+from bellglass.errors import IdempotencyConflict, InvalidRequest
+from bellglass.model import Record, now
+from bellglass.server.db.tables import idempotency_keys as table
+from bellglass.server.http.validation import shown
+
+MAX_KEY = 255
+
+
+class Held(NamedTuple):
+    """`status` and `response` are None while the first request is under way."""
+
+    body_sha256: str
+    sandbox_id: str
+    status: int | None
+    response: dict[str, Any] | None
+
+
+def check_key(key: str | None) -> str | None:
+    if key is not None and not (0 < len(key) <= MAX_KEY and key.isascii() and key.isprintable()):
+        raise InvalidRequest(
+            f"Idempotency-Key: {shown(key)} is not a key",
+            hint=f"1 to {MAX_KEY} printable ASCII characters",
+            details={"field": "Idempotency-Key"},
+        )
+    return key
+
+
+def digest(body: Record) -> str:
+    """Of what was meant, not of how it was written: key order and spaces don't count."""
+    return hashlib.sha256(json.dumps(body.to_json(), sort_keys=True).encode()).hexdigest()
+
+
+def check_same(key: str, held_sha256: str, body_sha256: str) -> None:
+    if held_sha256 != body_sha256:
+        raise IdempotencyConflict(
+            f"Idempotency-Key {shown(key)} was used with another body",
+            hint="take a new key for another request",
+            details={"key": key},
+        )
+
+
+def find(connection: Connection, project_id: str, key: str) -> Held | None:
+    row = connection.execute(
+        select(table.c.body_sha256, table.c.sandbox_id, table.c.status, table.c.response).where(
+            table.c.project_id == project_id, table.c.key == key
+        )
+    ).first()
+    if row is None:
+        return None
+    return Held(row.body_sha256, row.sandbox_id, row.status, json.loads(row.response) if row.response else None)
+
+
+def claim(connection: Connection, project_id: str, key: str, body_sha256: str, sandbox_id: str) -> None:
+    connection.execute(
+        insert(table).values(
+            project_id=project_id, key=key, body_sha256=body_sha256, sandbox_id=sandbox_id, created_at=now()
+        )
+    )
+
+
+def finish(connection: Connection, project_id: str, key: str, status: int, response: dict[str, Any]) -> None:
+    connection.execute(
+        update(table)
+        .where(table.c.project_id == project_id, table.c.key == key)
+        .values(status=status, response=json.dumps(response))
+    )
+
+
+def forget_before(connection: Connection, moment: str) -> int:
+    return connection.execute(delete(table).where(table.c.created_at < moment)).rowcount

@@ -1,0 +1,138 @@
+"""Settling what a crash or a lost link left open, and forgetting what is old.
+
+What exists is the node's journal, what should exist is the database: on every connect rows that are in between are
+compared with the node's list. Sandboxes of the node that no row knows are told to the operator and left alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+
+import structlog
+from sqlalchemy import Connection, Engine
+
+from bellglass.errors import SandboxFailed
+from bellglass.model import State, TerminationReason, format_time
+from bellglass.server.cluster.base import ClusterEngine, NodeInfo
+from bellglass.server.db.writer import Writer
+from bellglass.server.outbox import store as outbox
+from bellglass.server.sandboxes import create, idempotency, store
+from bellglass.server.sandboxes.create import Creator
+from bellglass.server.sandboxes.delete import Deleter
+
+JOURNAL_GRACE_S = 5.0
+"""A running row that the node does not list has this long for its end to come out of the journal."""
+FORGET_EVERY_S = 600.0
+log = structlog.get_logger("bellglass.reconcile")
+
+
+class Reconciler:
+    def __init__(
+        self, engine: Engine, writer: Writer, cluster: ClusterEngine, creator: Creator, deleter: Deleter
+    ) -> None:
+        self._engine = engine
+        self._writer = writer
+        self._cluster = cluster
+        self._creator = creator
+        self._deleter = deleter
+
+    async def settle(self, info: NodeInfo) -> None:
+        """Compare rows that are not ended with the node's list, and bring each to a true state."""
+        on_node = await self._listed(info)
+        rows = await asyncio.to_thread(self._rows)
+        for row in rows:
+            if row.state == State.STOPPING:
+                self._deleter.start(row.id, row.generation, row.node_id)
+            elif row.state == State.CREATING and not self._creator.under_way(row.id):
+                await self._writer.run(partial(_settle_create, sandbox_id=row.id, item=on_node.get(row.id)))
+        known = {row.id for row in rows}
+        if strangers := sorted(set(on_node) - known - await asyncio.to_thread(self._ended, set(on_node) - known)):
+            log.warning("the node holds sandboxes that no row knows; they are left alone", sandboxes=strangers)
+        if [row for row in rows if row.state == State.RUNNING and row.id not in on_node]:
+            await asyncio.sleep(JOURNAL_GRACE_S)
+            await self._end_lost(info)
+
+    async def _end_lost(self, info: NodeInfo) -> None:
+        on_node = await self._listed(info)
+        for row in await asyncio.to_thread(self._rows):
+            if row.state == State.RUNNING and row.id not in on_node:
+                log.warning("the node does not know a running sandbox", sandbox=row.id)
+                await self._writer.run(
+                    partial(
+                        store.end,
+                        sandbox_id=row.id,
+                        reason=TerminationReason.NODE_LOST,
+                        ended_at=None,
+                        message="its node has no trace of it",
+                    )
+                )
+
+    async def _listed(self, info: NodeInfo) -> dict[str, dict[str, Any]]:
+        answer = await self._cluster.call(info.node_id, "sandbox.list", {})
+        return {str(item["sandbox_id"]): item for item in answer["sandboxes"]}
+
+    def _rows(self) -> list[Any]:
+        with self._engine.connect() as connection:
+            return store.in_states(connection, *store.LIVE)
+
+    def _ended(self, ids: set[str]) -> set[str]:
+        """Those that have a row which has ended: the node is still reclaiming them."""
+        if not ids:
+            return set()
+        with self._engine.connect() as connection:
+            return {row.id for row in store.in_states(connection, State.ENDED, State.FAILED) if row.id in ids}
+
+
+def _settle_create(connection: Connection, sandbox_id: str, item: dict[str, Any] | None) -> None:
+    """A create whose server died or whose link never came back."""
+    if item is not None and item.get("state") == State.RUNNING:
+        store.change(
+            connection,
+            sandbox_id,
+            "sandbox.running",
+            from_states=(State.CREATING,),
+            state=State.RUNNING,
+            runtime=item.get("runtime"),
+            runtime_version=item.get("runtime_version"),
+            started_at=item.get("started_at"),
+            expires_at=item.get("expires_at"),
+        )
+    elif item is not None and item.get("state") == State.ENDED:
+        reason = item.get("termination_reason") or TerminationReason.FAILED
+        store.end(connection, sandbox_id, reason, item.get("ended_at"))
+    elif item is None:
+        error = SandboxFailed("the server or its link to the node broke while it was created")
+        create.failed(connection, project_id="", sandbox_id=sandbox_id, error=error, key=None)
+
+
+class Forgetter:
+    """Ended rows, idempotency keys and outbox records leave when their time is over."""
+
+    def __init__(self, writer: Writer, retention_s: float, idempotency_s: float) -> None:
+        self._writer = writer
+        self._retention_s = retention_s
+        self._idempotency_s = idempotency_s
+
+    async def run(self) -> None:
+        while True:
+            await self.forget(datetime.now(UTC))
+            await asyncio.sleep(FORGET_EVERY_S)
+
+    async def forget(self, moment: datetime) -> None:
+        """All that is over at `moment`."""
+        ended = format_time(moment - timedelta(seconds=self._retention_s))
+        keys = format_time(moment - timedelta(seconds=self._idempotency_s))
+
+        def write(connection: Connection) -> tuple[int, int, int]:
+            return (
+                store.forget_ended_before(connection, ended),
+                idempotency.forget_before(connection, keys),
+                outbox.forget_before(connection, ended),
+            )
+
+        gone = await self._writer.run(write)
+        if any(gone):
+            log.info("forgotten", sandboxes=gone[0], idempotency_keys=gone[1], outbox=gone[2])

@@ -1,0 +1,197 @@
+"""Rows of sandboxes. Every change of state goes through here and leaves a record in the outbox.
+
+A row that its owner deleted has `deleted_at` and is invisible; one that ended by itself stays readable.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, Row, Select, and_, delete, insert, or_, select, update
+
+from bellglass.ids import SANDBOX_ID
+from bellglass.model import Sandbox, State, now
+from bellglass.server.db.tables import idempotency_keys, sandbox_labels, sandboxes
+from bellglass.server.outbox import store as outbox
+
+LIVE = (State.CREATING, State.RUNNING, State.STOPPING)
+_SHOWN = tuple(
+    sandboxes.c[column.name]
+    for column in sandboxes.columns
+    if column.name not in ("project_id", "template_env", "node_id", "deleted_at")
+)
+_SELECT = select(*_SHOWN, sandboxes.c.node_id.label("node"))
+_ACCESS = select(
+    sandboxes.c.id,
+    sandboxes.c.state,
+    sandboxes.c.generation,
+    sandboxes.c.node_id,
+    sandboxes.c.user,
+    sandboxes.c.workdir,
+    sandboxes.c.env,
+    sandboxes.c.template_env,
+    sandboxes.c.termination_reason,
+    sandboxes.c.ended_at,
+    sandboxes.c.deleted_at,
+)
+
+
+class Filters(NamedTuple):
+    """`states` empty: any. `labels`: all of them must fit."""
+
+    states: tuple[str, ...]
+    owner: str | None
+    name: str | None
+    labels: tuple[tuple[str, str], ...]
+
+
+def to_record(row: Row[*tuple[Any, ...]]) -> Sandbox:
+    return Sandbox(**row._mapping)
+
+
+def find(connection: Connection, project_id: str, sandbox_id: str) -> Sandbox | None:
+    """One that can be seen: of this project, not deleted by its owner."""
+    if not SANDBOX_ID.fullmatch(sandbox_id):
+        return None
+    query = _SELECT.where(
+        sandboxes.c.id == sandbox_id, sandboxes.c.project_id == project_id, sandboxes.c.deleted_at.is_(None)
+    )
+    row = connection.execute(query).first()
+    return to_record(row) if row is not None else None
+
+
+def access(connection: Connection, project_id: str, sandbox_id: str) -> Row[*tuple[Any, ...]] | None:
+    """What an operation inside a sandbox needs to know of it, deleted ones included."""
+    if not SANDBOX_ID.fullmatch(sandbox_id):
+        return None
+    query = _ACCESS.where(sandboxes.c.id == sandbox_id, sandboxes.c.project_id == project_id)
+    return connection.execute(query).first()
+
+
+def find_live_name(connection: Connection, project_id: str, name: str) -> Sandbox | None:
+    query = _SELECT.where(
+        sandboxes.c.project_id == project_id,
+        sandboxes.c.name == name,
+        sandboxes.c.state.in_((State.CREATING, State.RUNNING)),
+    )
+    row = connection.execute(query).first()
+    return to_record(row) if row is not None else None
+
+
+def page(
+    connection: Connection, project_id: str, filters: Filters, limit: int, after: tuple[str, str] | None
+) -> list[Sandbox]:
+    """Newest first. `after` is (created_at, id) of the last one seen, so new rows never shift a page."""
+    query: Select[Any] = _SELECT.where(sandboxes.c.project_id == project_id, sandboxes.c.deleted_at.is_(None))
+    if filters.states:
+        query = query.where(sandboxes.c.state.in_(filters.states))
+    if filters.owner is not None:
+        query = query.where(sandboxes.c.owner == filters.owner)
+    if filters.name is not None:
+        query = query.where(sandboxes.c.name == filters.name)
+    for key, value in filters.labels:
+        fits = select(sandbox_labels.c.sandbox_id).where(sandbox_labels.c.key == key, sandbox_labels.c.value == value)
+        query = query.where(sandboxes.c.id.in_(fits))
+    if after is not None:
+        created_at, sandbox_id = after
+        query = query.where(
+            or_(
+                sandboxes.c.created_at < created_at,
+                and_(sandboxes.c.created_at == created_at, sandboxes.c.id < sandbox_id),
+            )
+        )
+    query = query.order_by(sandboxes.c.created_at.desc(), sandboxes.c.id.desc()).limit(limit)
+    return [to_record(row) for row in connection.execute(query)]
+
+
+def add(connection: Connection, project_id: str, sandbox: Sandbox, template_env: dict[str, str]) -> None:
+    """A new row; IntegrityError if a live one has its name."""
+    values = sandbox.to_json()
+    values["node_id"] = values.pop("node")
+    connection.execute(insert(sandboxes).values(**values, project_id=project_id, template_env=template_env))
+    set_labels(connection, sandbox.id, sandbox.labels)
+    outbox.add(connection, "sandbox.creating", project_id, sandbox.id, {"template": sandbox.template})
+
+
+def set_labels(connection: Connection, sandbox_id: str, labels: dict[str, str]) -> None:
+    connection.execute(delete(sandbox_labels).where(sandbox_labels.c.sandbox_id == sandbox_id))
+    if labels:
+        rows = [{"sandbox_id": sandbox_id, "key": key, "value": value} for key, value in labels.items()]
+        connection.execute(insert(sandbox_labels), rows)
+
+
+def change(
+    connection: Connection,
+    sandbox_id: str,
+    kind: str | None,
+    *,
+    from_states: tuple[str, ...] = (),
+    of_generation: int | None = None,
+    **values: Any,
+) -> bool:
+    """Set columns of one row if it is in one of `from_states`; False if it isn't. `kind` names the outbox record."""
+    query = update(sandboxes).where(sandboxes.c.id == sandbox_id)
+    if of_generation is not None:
+        query = query.where(sandboxes.c.generation == of_generation)
+    if from_states:
+        query = query.where(sandboxes.c.state.in_(from_states))
+    # Without values it is only asked whether the row is there, for the outbox.
+    values = values or {"generation": sandboxes.c.generation}
+    row = connection.execute(query.values(**values).returning(sandboxes.c.project_id)).first()
+    if row is None:
+        return False
+    if kind is not None:
+        told = {name: values[name] for name in ("termination_reason", "message", "runtime") if values.get(name)}
+        outbox.add(connection, kind, row.project_id, sandbox_id, told)
+    return True
+
+
+def end(
+    connection: Connection,
+    sandbox_id: str,
+    reason: str,
+    ended_at: str | None,
+    *,
+    message: str | None = None,
+    of_generation: int | None = None,
+) -> bool:
+    """A live row becomes `ended`. One that its owner is deleting disappears with it."""
+    ended_at = ended_at or now()
+    values: dict[str, Any] = {"state": State.ENDED, "termination_reason": reason, "ended_at": ended_at}
+    if message is not None:
+        values["message"] = message
+    if reason == "user":
+        values["deleted_at"] = ended_at
+    return change(connection, sandbox_id, "sandbox.ended", from_states=LIVE, of_generation=of_generation, **values)
+
+
+def remove(connection: Connection, sandbox_id: str) -> None:
+    """Without a trace: a create that never came to be."""
+    connection.execute(delete(idempotency_keys).where(idempotency_keys.c.sandbox_id == sandbox_id))
+    row = connection.execute(
+        delete(sandboxes).where(sandboxes.c.id == sandbox_id).returning(sandboxes.c.project_id)
+    ).first()
+    if row is not None:
+        outbox.add(connection, "sandbox.refused", row.project_id, sandbox_id, {})
+
+
+def in_states(connection: Connection, *states: str) -> list[Row[Any]]:
+    """(id, generation, state, node_id, created_at) of every row in these states."""
+    query = select(
+        sandboxes.c.id, sandboxes.c.generation, sandboxes.c.state, sandboxes.c.node_id, sandboxes.c.created_at
+    ).where(sandboxes.c.state.in_(states))
+    return list(connection.execute(query))
+
+
+def counts(connection: Connection) -> dict[str, int]:
+    """Live rows by state, over all projects."""
+    from sqlalchemy import func
+
+    query = select(sandboxes.c.state, func.count()).where(sandboxes.c.state.in_(LIVE)).group_by(sandboxes.c.state)
+    return {state: count for state, count in connection.execute(query)}
+
+
+def forget_ended_before(connection: Connection, moment: str) -> int:
+    """Rows of sandboxes that ended before then."""
+    query = delete(sandboxes).where(sandboxes.c.state.in_((State.ENDED, State.FAILED)), sandboxes.c.ended_at < moment)
+    return connection.execute(query).rowcount

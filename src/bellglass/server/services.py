@@ -1,0 +1,54 @@
+"""All that the routes work with, put together once at start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fastapi import Request
+from sqlalchemy import Engine
+
+from bellglass.server.audit.trail import AuditTrail
+from bellglass.server.auth.principal import Principal
+from bellglass.server.auth.service import Auth
+from bellglass.server.cluster.base import ClusterEngine
+from bellglass.server.db.writer import Writer
+from bellglass.server.executions.service import Executions
+from bellglass.server.files.service import Files
+from bellglass.server.http.context import context_of
+from bellglass.server.keys.service import Keys
+from bellglass.server.sandboxes.create import Creator
+from bellglass.server.sandboxes.delete import Deleter
+from bellglass.server.sandboxes.service import Sandboxes
+from bellglass.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    settings: Settings
+    engine: Engine
+    writer: Writer
+    cluster: ClusterEngine
+    auth: Auth
+    audit: AuditTrail
+    keys: Keys
+    sandboxes: Sandboxes
+    creator: Creator
+    deleter: Deleter
+    executions: Executions
+    files: Files
+
+
+def services_of(request: Request) -> Services:
+    services: Services = request.app.state.services
+    return services
+
+
+def principal_of(request: Request) -> Principal:
+    principal = context_of(request).principal
+    assert principal is not None, "the route is public"
+    return principal
+
+
+def project_of(request: Request) -> str:
+    """The id of the project whose key was sent."""
+    return principal_of(request).project

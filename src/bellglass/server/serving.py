@@ -1,0 +1,77 @@
+"""uvicorn around the application: what it answers by itself gets our shape, and a stop is quick.
+
+At a stop the link to the node is hung up first. Streaming answers so end at once and are cut, never reset: the node
+must not take a stopping server for clients that hung up, or it would kill their executions.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from bellglass.datadir import DataDir
+from bellglass.errors import RequestError
+from bellglass.ids import new_request_id
+from bellglass.server.app import Application
+from bellglass.settings import Settings
+
+KEEP_ALIVE_S = 75
+GRACE_S = 1
+
+
+class Protocol(HttpToolsProtocol):
+    """Answers bytes that are no HTTP in the one shape instead of plain text."""
+
+    def send_400_response(self, msg: str) -> None:
+        error = RequestError("that is no valid HTTP request", request_id=new_request_id())
+        body = json.dumps(error.to_dict(), separators=(",", ":")).encode()
+        self.transport.write(
+            b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nconnection: close\r\n"
+            b"content-length: %d\r\n\r\n%b" % (len(body), body)
+        )
+        self.transport.close()
+
+
+class Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, application: Application, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._application = application
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await self._application.hang_up()
+        await super().shutdown(sockets)
+
+
+def config_for(application: Application) -> uvicorn.Config:
+    return uvicorn.Config(
+        application.asgi,
+        http=Protocol,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=GRACE_S,
+    )
+
+
+async def serve(data: DataDir, settings: Settings, listener: socket.socket, ready: Callable[[], None]) -> None:
+    """Until SIGTERM or SIGINT."""
+    application = Application(data, settings)
+    await application.start()
+    try:
+        await Server(config_for(application), application, ready).serve(sockets=[listener])
+    finally:
+        await application.stop()

@@ -1,0 +1,1 @@
+"""The server about itself: health, the node, the API's description."""

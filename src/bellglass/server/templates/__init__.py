@@ -1,0 +1,1 @@
+"""Templates that sandboxes can be made from."""

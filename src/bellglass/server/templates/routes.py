@@ -1,0 +1,22 @@
+"""/v1/templates."""
+
+from __future__ import annotations
+
+from fastapi import Request
+from starlette.responses import Response
+
+from bellglass.errors import NodeUnavailable
+from bellglass.server.http.actions import Routes
+from bellglass.server.http.answers import page
+from bellglass.server.services import services_of
+
+routes = Routes("templates")
+
+
+@routes.action(
+    "GET", "/v1/templates", "template.list", access="any", answer="page:TemplateInfo", errors=(NodeUnavailable,)
+)
+async def list_templates(request: Request) -> Response:
+    """What `template` of a create can name."""
+    info = await services_of(request).cluster.info(fresh=True)
+    return page(sorted(info.templates, key=lambda template: template.name), None)
