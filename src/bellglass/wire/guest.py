@@ -123,6 +123,8 @@ class FileResult:
     bytes: int
     created: bool
     truncated: bool
+    entries: int
+    """Of an archive."""
 
 
 def encode_start(
@@ -306,4 +308,5 @@ def decode_result(payload: bytes | memoryview) -> FileResult:
         bytes=tlv.number(fields, 2, 0) or 0,
         created=bool(tlv.number(fields, 3, 0)),
         truncated=bool(tlv.number(fields, 4, 0)),
+        entries=tlv.number(fields, 5, 0) or 0,
     )

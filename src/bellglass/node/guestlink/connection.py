@@ -63,7 +63,7 @@ class GuestConnection:
     def queued_bytes(self) -> int:
         return self._queued_bytes
 
-    def send(self, *frames: bytes, descriptor: int | None = None) -> None:
+    def send(self, *frames: bytes | memoryview, descriptor: int | None = None) -> None:
         """Queue whole frames. `descriptor` rides on the first byte and is closed here, sent or not."""
         if self.closed:
             if descriptor is not None:

@@ -109,7 +109,7 @@ class GuestSession:
         self._highest_id = max(self._highest_id, stream.id)
         self._streams[stream.id] = stream
 
-    def send(self, *frames: bytes, descriptor: int | None = None) -> bool:
+    def send(self, *frames: bytes | memoryview, descriptor: int | None = None) -> bool:
         """Send now, or answer False (and close the descriptor) without a link: the stream will hear `link_restored`."""
         connection = self._connection
         if connection is not None:

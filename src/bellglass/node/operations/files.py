@@ -81,10 +81,10 @@ async def read(node: Node, params: Params, stream: LinkStream) -> None:
         await stream.send_head({"result": {"info": described, "length": expected}})
         left = expected
         async for chunk in operation.chunks():
+            await stream.send(chunk[:left])  # if it grew, the caller gets what was promised
             left -= len(chunk)
             if left < 0:
-                break  # it grew: the caller gets what was promised
-            await stream.send(chunk)
+                break
     if left > 0:
         raise Conflict(f"{path}: became shorter while it was read", hint="read it again")
     await stream.end()

@@ -1,0 +1,39 @@
+"""The stat records of a list, cut out of its bytes: each is preceded by its length."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bellglass.wire.frames import FrameError
+from bellglass.wire.guest import Stat, decode_stat
+
+MAX_RECORD_BYTES = 16384
+
+
+class StatReader:
+    """Bytes in, records out. A record over its limit, or more of them than asked for, is the agent's offence."""
+
+    def __init__(self, most: int) -> None:
+        self._buffer = bytearray()
+        self._left = most
+
+    def feed(self, data: bytes | memoryview) -> Iterator[Stat]:
+        """Raises FrameError."""
+        buffer = self._buffer
+        buffer += data
+        position = 0
+        while len(buffer) - position >= 4:
+            length = int.from_bytes(buffer[position : position + 4], "little")
+            if length > MAX_RECORD_BYTES or self._left == 0:
+                raise FrameError(f"a record of {length} bytes, {self._left} more are expected")
+            if len(buffer) - position - 4 < length:
+                break
+            self._left -= 1
+            yield decode_stat(bytes(buffer[position + 4 : position + 4 + length]))
+            position += 4 + length
+        del buffer[:position]
+
+    def finish(self) -> None:
+        """Raises FrameError when a record is cut off."""
+        if self._buffer:
+            raise FrameError("the last record of a list is cut off")
