@@ -27,20 +27,20 @@ def stack() -> Iterator[Stack]:
     """An installation with the runc driver. Afterwards nothing of it may be left on the machine."""
     assert os.geteuid() == 0, "sandboxes need root"
     running = Stack.start()
-    before_end = running.scope
-    _warm_up(running)
-    yield running
-    running.close()
-    nothing = snapshot_of_nothing(before_end)
-    assert_no_leak(nothing, deadline_s=10)
+    scope = running.scope
+    try:
+        _warm_up(running)
+        yield running
+    finally:
+        running.close()
+    assert_no_leak(snapshot_of_nothing(scope), deadline_s=10)
 
 
 @pytest.fixture(scope="session")
 def fake_stack() -> Iterator[Stack]:
     """An installation whose driver isolates nothing and needs no root."""
-    running = Stack.start(driver="fake")
-    yield running
-    running.close()
+    with Stack.start(driver="fake") as running:
+        yield running
 
 
 def snapshot_of_nothing(scope: Any) -> Any:

@@ -64,7 +64,8 @@ def test_masked_files_of_proc_and_sys_say_nothing(shared_box: Any, user: str) ->
 
 UNWRITABLE = """
 /proc/sysrq-trigger /proc/sys/kernel/core_pattern /proc/sys/kernel/modprobe /proc/sys/vm/overcommit_memory
-/proc/sys/fs/binfmt_misc/register /proc/sys/kernel/hostname /proc/sys/user/max_user_namespaces /proc/sys/net/ipv4/ip_forward
+/proc/sys/fs/binfmt_misc/register /proc/sys/kernel/hostname /proc/sys/user/max_user_namespaces
+/proc/sys/net/ipv4/ip_forward
 /sys/kernel/uevent_helper /sys/fs/cgroup/memory/release_agent /sys/fs/cgroup/unified/cgroup.procs /sys/power/state
 /sys/module/kernel/parameters/panic /proc/1/oom_score_adj /proc/1/mem
 """
