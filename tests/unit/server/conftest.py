@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,10 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from server_harness import Harness
+
+from bellglass.server import logs
+
+logs.set_up(logging.ERROR)
 
 
 @pytest.fixture(scope="module")
