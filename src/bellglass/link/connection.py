@@ -17,11 +17,10 @@ from typing import Any, cast
 
 from bellglass import __version__
 from bellglass.errors import NodeUnavailable
-from bellglass.link.stream import FLAG_END, LinkStream, LinkType, error_of_reset
+from bellglass.link.stream import FLAG_END, FLAG_MORE, LinkStream, LinkType, error_of_reset
 from bellglass.wire.frames import HEADER, MAX_PAYLOAD, Frame, FrameError, FrameReader
 
 PROTOCOL = 1
-FLAG_MORE = 2
 MAX_OPEN_BYTES = 32 * 1024 * 1024
 log = logging.getLogger("bellglass.link")
 _WINDOW = struct.Struct("<I")
@@ -173,7 +172,7 @@ class Connection(asyncio.Protocol):
         elif frame.type == LinkType.WINDOW:
             stream.on_window(_WINDOW.unpack(payload)[0] if len(payload) == _WINDOW.size else 0)
         elif frame.type == LinkType.HEAD:
-            stream.on_head(json.loads(payload))
+            stream.on_head(payload, more=bool(frame.flags & FLAG_MORE))
         elif frame.type == LinkType.RESET:
             stream.on_gone("reset", error_of_reset(payload, stream.op))
             return

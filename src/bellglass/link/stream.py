@@ -16,13 +16,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from bellglass.errors import BellglassError, NodeUnavailable, from_dict
-from bellglass.wire.frames import MAX_DATA
+from bellglass.wire.frames import MAX_DATA, MAX_PAYLOAD, FrameError
 
 if TYPE_CHECKING:
     from bellglass.link.connection import Connection
 
 INITIAL_WINDOW = 1024 * 1024
 FLAG_END = 1
+FLAG_MORE = 2
+MAX_HEAD_BYTES = 16 * 1024 * 1024
 _WINDOW = struct.Struct("<I")
 
 
@@ -51,6 +53,7 @@ class LinkStream:
         self._connection = connection
         self._id = stream_id
         self._head: dict[str, Any] | None = None
+        self._head_parts = b""
         self._chunks: deque[bytes] = deque()
         self._consumed = 0
         self._send_window = INITIAL_WINDOW
@@ -81,7 +84,12 @@ class LinkStream:
 
     async def send_head(self, head: dict[str, Any], *, end: bool = False) -> None:
         self._head_sent = True
-        self._write(LinkType.HEAD, json.dumps(head, separators=(",", ":")).encode(), flags=FLAG_END if end else 0)
+        payload = json.dumps(head, separators=(",", ":")).encode()
+        # A long list is over one frame: it goes on in further HEAD frames.
+        pieces = [payload[i : i + MAX_PAYLOAD] for i in range(0, len(payload), MAX_PAYLOAD)]
+        for piece in pieces[:-1]:
+            self._write(LinkType.HEAD, piece, flags=FLAG_MORE)
+        self._write(LinkType.HEAD, pieces[-1], flags=FLAG_END if end else 0)
         if end:
             self._local_ended = True
             self._finish_if_done()
@@ -158,9 +166,15 @@ class LinkStream:
         """OPEN said that there is no body from this side."""
         self._local_ended = True
 
-    def on_head(self, head: dict[str, Any]) -> None:
-        self._head = head
-        self._readable.set()
+    def on_head(self, payload: bytes, *, more: bool) -> None:
+        """Raises FrameError for one that is too long."""
+        self._head_parts += payload
+        if len(self._head_parts) > MAX_HEAD_BYTES:
+            raise FrameError(f"a HEAD over {MAX_HEAD_BYTES} bytes")
+        if not more:
+            self._head = json.loads(self._head_parts)
+            self._head_parts = b""
+            self._readable.set()
 
     def on_data(self, payload: bytes) -> None:
         self._chunks.append(payload)
