@@ -6,6 +6,7 @@ checks what the protocol promises about order and offsets while it reads, so tha
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
 import socket
@@ -43,6 +44,7 @@ class Stream:
     order: list[str] = field(default_factory=list)
     keep: bool = True
     received: dict[int, int] = field(default_factory=lambda: {1: 0, 2: 0})
+    acked: dict[int, int] = field(default_factory=lambda: {1: 0, 2: 0})
 
     @property
     def stdout(self) -> bytes:
@@ -95,9 +97,20 @@ class Peer:
         return self.hello
 
     def hang_up(self) -> None:
+        """Break the link and forget all that was not acknowledged: the agent has to send it again."""
         assert self.connection is not None
         self.connection.close()
         self.connection = None
+        for stream in self.streams.values():
+            stream.eof.clear()
+            stream.exit = stream.failure = stream.pid = None
+            for channel in (1, 2):
+                del stream.output[channel][stream.acked[channel] :]
+                stream.received[channel] = stream.acked[channel]
+
+    def acknowledge(self, stream: Stream, channel: int) -> None:
+        stream.acked[channel] = stream.received[channel]
+        self.send(guest.encode_ack(stream.id, channel, stream.acked[channel]))
 
     def send(self, data: bytes) -> None:
         assert self.connection is not None
@@ -143,7 +156,7 @@ class Peer:
                 stream.output[channel] += fresh
             stream.received[channel] += len(fresh)
             if self.acks:
-                self.send(guest.encode_ack(stream.id, channel, stream.received[channel]))
+                self.acknowledge(stream, channel)
         elif frame.type == GuestType.EOF:
             offset, _ = guest.decode_offset(frame.payload)
             assert offset == stream.received[frame.channel]
@@ -286,6 +299,10 @@ class Peer:
             self.agent.wait()
             raise
         assert code == 0, f"the agent ended with {code}"
+
+
+def errno_name(number: int) -> str:
+    return errno.errorcode[number]
 
 
 def resident_bytes(pid: int) -> int:
