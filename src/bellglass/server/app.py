@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from fastapi import FastAPI
-from sqlalchemy import Engine
 from starlette.types import ASGIApp
 
 from bellglass.datadir import DataDir
@@ -19,6 +18,7 @@ from bellglass.server.cluster.journal import Journal
 from bellglass.server.cluster.local import LocalEngine
 from bellglass.server.db import migrate
 from bellglass.server.db.engine import open_engine
+from bellglass.server.db.reader import Reader
 from bellglass.server.db.writer import Writer
 from bellglass.server.executions.routes import routes as execution_routes
 from bellglass.server.executions.service import Executions
@@ -61,10 +61,12 @@ class Application:
             await asyncio.to_thread(migrate.ensure, self._data.database_file)
             engine = open_engine(self._data.database_file)
             stack.callback(engine.dispose)
+            reader = Reader(engine)
+            stack.callback(reader.close)
             writer = Writer(engine)
             writer.start()
             stack.push_async_callback(writer.close)
-            self.services = await self._put_together(stack, engine, writer)
+            self.services = await self._put_together(stack, reader, writer)
             self.fastapi.state.services = self.services
             self._stack = stack.pop_all()
         return self.services
@@ -78,8 +80,8 @@ class Application:
         if self.services is not None:
             await self.services.cluster.close()
 
-    async def _put_together(self, stack: AsyncExitStack, engine: Engine, writer: Writer) -> Services:
-        auth = Auth(engine, self._data.admin_hash_file)
+    async def _put_together(self, stack: AsyncExitStack, reader: Reader, writer: Writer) -> Services:
+        auth = Auth(reader, self._data.admin_hash_file)
         audit = AuditTrail(writer, auth)
         stack.push_async_callback(audit.flush)
 
@@ -92,9 +94,9 @@ class Application:
             installation=str(json.loads(self._data.installation_file.read_text())["id"]),
             on_connect=on_connect,
         )
-        creator = Creator(engine, writer, cluster, self._settings["node.max_cpus"])
-        deleter = Deleter(engine, writer, cluster, creator)
-        reconciler = Reconciler(engine, writer, cluster, creator, deleter)
+        creator = Creator(reader, writer, cluster, self._settings["node.max_cpus"])
+        deleter = Deleter(reader, writer, cluster, creator)
+        reconciler = Reconciler(reader, writer, cluster, creator, deleter)
         journal = Journal(cluster, writer)
         forgetter = Forgetter(
             writer, self._settings["server.retention"], self._settings["server.idempotency_retention"]
@@ -107,17 +109,17 @@ class Application:
         cluster.start()
         return Services(
             settings=self._settings,
-            engine=engine,
+            reader=reader,
             writer=writer,
             cluster=cluster,
             auth=auth,
             audit=audit,
-            keys=Keys(engine, writer, auth),
-            sandboxes=Sandboxes(engine, writer, cluster),
+            keys=Keys(reader, writer, auth),
+            sandboxes=Sandboxes(reader, writer, cluster),
             creator=creator,
             deleter=deleter,
-            executions=Executions(engine, cluster),
-            files=Files(engine, cluster),
+            executions=Executions(reader, cluster),
+            files=Files(reader, cluster),
         )
 
     def _finished(self, context: Context, status: int) -> None:

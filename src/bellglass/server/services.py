@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fastapi import Request
-from sqlalchemy import Engine
 
 from bellglass.server.audit.trail import AuditTrail
 from bellglass.server.auth.principal import Principal
 from bellglass.server.auth.service import Auth
 from bellglass.server.cluster.base import ClusterEngine
+from bellglass.server.db.reader import Reader
 from bellglass.server.db.writer import Writer
 from bellglass.server.executions.service import Executions
 from bellglass.server.files.service import Files
@@ -25,7 +25,7 @@ from bellglass.settings import Settings
 @dataclass(frozen=True, slots=True)
 class Services:
     settings: Settings
-    engine: Engine
+    reader: Reader
     writer: Writer
     cluster: ClusterEngine
     auth: Auth

@@ -12,12 +12,12 @@ import re
 from pathlib import Path
 from typing import Literal
 
-from sqlalchemy import Engine
 from starlette.datastructures import Headers
 
 from bellglass.errors import Forbidden, Unauthorized
 from bellglass.server.auth import store
 from bellglass.server.auth.principal import KeyState, Principal
+from bellglass.server.db.reader import Reader
 
 _BEARER = re.compile(r"^Bearer +([\x21-\x7e]{1,256}) *$", re.IGNORECASE)
 _HINT = "send `Authorization: Bearer bg_...`; `bellglass keys create --project NAME` makes a key"
@@ -29,8 +29,8 @@ def digest_of(secret: str) -> str:
 
 
 class Auth:
-    def __init__(self, engine: Engine, admin_hash_file: Path) -> None:
-        self._engine = engine
+    def __init__(self, reader: Reader, admin_hash_file: Path) -> None:
+        self._reader = reader
         self._admin_hash_file = admin_hash_file
         self._known: dict[str, Principal] = {}
         self._by_key: dict[str, Principal] = {}
@@ -79,8 +79,7 @@ class Auth:
     def _look_up(self, digest: str, secret: str) -> Principal | None:
         if secret.startswith("bgadmin_"):
             return self._check_admin(digest)
-        with self._engine.connect() as connection:
-            row = store.active_key(connection, digest)
+        row = self._reader.inline(store.active_key, digest)
         if row is None:
             return None
         principal = Principal(row.id, row.project_id, row.project_name, KeyState(row.id, digest))

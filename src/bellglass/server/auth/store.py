@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Connection, Row, select, update
+from sqlalchemy import Connection, Row, bindparam, select, update
 
 from bellglass.server.db.tables import api_keys, projects
 
@@ -19,14 +19,16 @@ KEY_COLUMNS = (
 )
 
 
+_ACTIVE_KEY = (
+    select(*KEY_COLUMNS)
+    .join(projects, projects.c.id == api_keys.c.project_id)
+    .where(api_keys.c.secret_sha256 == bindparam("digest"), api_keys.c.revoked_at.is_(None))
+)
+
+
 def active_key(connection: Connection, digest: str) -> Row[*tuple[Any, ...]] | None:
     """The key with this SHA-256 that is not revoked."""
-    query = (
-        select(*KEY_COLUMNS)
-        .join(projects, projects.c.id == api_keys.c.project_id)
-        .where(api_keys.c.secret_sha256 == digest, api_keys.c.revoked_at.is_(None))
-    )
-    return connection.execute(query).first()
+    return connection.execute(_ACTIVE_KEY, {"digest": digest}).first()
 
 
 def touch_keys(connection: Connection, key_ids: list[str], at: str) -> None:

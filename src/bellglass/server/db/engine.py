@@ -10,6 +10,9 @@ from sqlalchemy import Connection, Engine, create_engine, event
 WRITER = "bellglass_writer"
 """Execution option of the connection that writes: it takes SQLite's write lock when a transaction begins."""
 
+READER = "bellglass_reader"
+"""Execution option of a connection that only reads and stays outside of transactions."""
+
 
 def open_engine(database: Path) -> Engine:
     engine = create_engine(f"sqlite:///{database}", pool_size=4, max_overflow=8)
@@ -26,5 +29,6 @@ def _set_up(connection: Any, record: object) -> None:
 
 
 def _begin(connection: Connection) -> None:
-    writes = connection.get_execution_options().get(WRITER, False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+    options = connection.get_execution_options()
+    if not options.get(READER):
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if options.get(WRITER) else "BEGIN")

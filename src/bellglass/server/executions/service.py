@@ -5,13 +5,12 @@ from __future__ import annotations
 import signal as signals
 from typing import Any
 
-from sqlalchemy import Engine
-
 from bellglass.errors import BellglassError, InvalidRequest, NotFound
 from bellglass.ids import EXECUTION_ID
 from bellglass.link import LinkStream
 from bellglass.model import CreateExecution
 from bellglass.server.cluster.base import ClusterEngine
+from bellglass.server.db.reader import Reader
 from bellglass.server.executions.validate import settle
 from bellglass.server.http.validation import did_you_mean, shown
 from bellglass.server.sandboxes import guard
@@ -21,21 +20,21 @@ STATES = ("running", "exited", "lost")
 
 
 class Executions:
-    def __init__(self, engine: Engine, cluster: ClusterEngine) -> None:
-        self._engine = engine
+    def __init__(self, reader: Reader, cluster: ClusterEngine) -> None:
+        self._reader = reader
         self._cluster = cluster
 
     async def create(
         self, project_id: str, sandbox_id: str, body: CreateExecution, accept: str, request_id: str
     ) -> tuple[str, LinkStream]:
         """The id and the stream that answers: a record if detached, else the output in the format `accept`."""
-        target = guard.running(self._engine, project_id, sandbox_id)
+        target = guard.running(self._reader, project_id, sandbox_id)
         execution_id, params = settle(body, target, accept)
         stream = await self._cluster.open(target.node_id, "execution.create", params, request_id=request_id)
         return execution_id, stream
 
     async def get(self, project_id: str, sandbox_id: str, execution_id: str, request_id: str) -> dict[str, Any]:
-        target = guard.readable(self._engine, project_id, sandbox_id)
+        target = guard.readable(self._reader, project_id, sandbox_id)
         return await self._call(target, "execution.get", execution_id, {}, request_id)
 
     async def list(
@@ -54,7 +53,7 @@ class Executions:
                 hint="take `cursor` of the page before, or leave it out",
                 details={"field": "cursor"},
             )
-        target = guard.readable(self._engine, project_id, sandbox_id)
+        target = guard.readable(self._reader, project_id, sandbox_id)
         params = {**target.ref, "limit": limit, "cursor": cursor, "state": state}
         return await self._cluster.call(target.node_id, "execution.list", params, request_id=request_id)
 
@@ -69,7 +68,7 @@ class Executions:
         offset: int,
         follow: bool,
     ) -> LinkStream:
-        target = guard.readable(self._engine, project_id, sandbox_id)
+        target = guard.readable(self._reader, project_id, sandbox_id)
         params = {
             **target.ref, "execution_id": check_id(execution_id), "offset": offset, "follow": follow, "accept": accept
         }  # fmt: skip
@@ -79,14 +78,14 @@ class Executions:
         self, project_id: str, sandbox_id: str, execution_id: str, request_id: str, *, eof: bool
     ) -> LinkStream:
         """A stream that takes the bytes and answers `{"written"}`."""
-        target = guard.running(self._engine, project_id, sandbox_id)
+        target = guard.running(self._reader, project_id, sandbox_id)
         params = {**target.ref, "execution_id": check_id(execution_id), "eof": eof}
         return await self._cluster.open(target.node_id, "execution.stdin", params, request_id=request_id, body=True)
 
     async def signal(
         self, project_id: str, sandbox_id: str, execution_id: str, signal: str | int, scope: str, request_id: str
     ) -> None:
-        target = guard.running(self._engine, project_id, sandbox_id)
+        target = guard.running(self._reader, project_id, sandbox_id)
         params = {"signal": signal_name(signal), "scope": scope}
         await self._call(target, "execution.signal", execution_id, params, request_id)
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from sqlalchemy import Engine
-
 from bellglass.errors import FileTypeMismatch, InternalError
 from bellglass.link import LinkStream
 from bellglass.server.cluster.base import ClusterEngine
+from bellglass.server.db.reader import Reader
 from bellglass.server.files.paths import check_path
 from bellglass.server.sandboxes import guard
 from bellglass.server.sandboxes.validate import check_user
@@ -20,8 +19,8 @@ _MAX_ANSWER = 64 * 2**20
 
 
 class Files:
-    def __init__(self, engine: Engine, cluster: ClusterEngine) -> None:
-        self._engine = engine
+    def __init__(self, reader: Reader, cluster: ClusterEngine) -> None:
+        self._reader = reader
         self._cluster = cluster
 
     async def call(
@@ -46,7 +45,7 @@ class Files:
             if field in params:
                 check_path(params[field], field)
         check_user(params.get("user"))
-        target = guard.running(self._engine, project_id, sandbox_id)
+        target = guard.running(self._reader, project_id, sandbox_id)
         settled = {**target.ref, "base": target.workdir, **params, "user": params.get("user") or target.user}
         return await self._cluster.open(target.node_id, op, settled, request_id=request_id, body=body)
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection
 
 from bellglass.errors import InvalidRequest, NotFound
 from bellglass.ids import KEY_ID, NAME, new_key_id, new_project_id, random_base32
 from bellglass.model import ApiKey, Project, now
 from bellglass.server.auth.service import Auth, digest_of
+from bellglass.server.db.reader import Reader
 from bellglass.server.db.writer import Writer
 from bellglass.server.http.validation import shown
 from bellglass.server.keys import store
@@ -19,8 +19,8 @@ SECRET_CHARACTERS = 32  # of 5 bits: 160
 
 
 class Keys:
-    def __init__(self, engine: Engine, writer: Writer, auth: Auth) -> None:
-        self._engine = engine
+    def __init__(self, reader: Reader, writer: Writer, auth: Auth) -> None:
+        self._reader = reader
         self._writer = writer
         self._auth = auth
 
@@ -68,23 +68,13 @@ class Keys:
         self._auth.forget(key_id)
 
     async def keys(self) -> list[ApiKey]:
-        def read() -> list[ApiKey]:
-            with self._engine.connect() as connection:
-                return store.all_keys(connection)
-
-        return await asyncio.to_thread(read)
+        return await self._reader.in_thread(store.all_keys)
 
     async def projects(self) -> list[Project]:
-        def read() -> list[Project]:
-            with self._engine.connect() as connection:
-                return store.all_projects(connection)
-
-        return await asyncio.to_thread(read)
+        return await self._reader.in_thread(store.all_projects)
 
     def key(self, key_id: str) -> ApiKey:
-        with self._engine.connect() as connection:
-            return store.key(connection, key_id)
+        return self._reader.inline(store.key, key_id)
 
     def project(self, project_id: str) -> Project:
-        with self._engine.connect() as connection:
-            return store.project(connection, project_id)
+        return self._reader.inline(store.project, project_id)

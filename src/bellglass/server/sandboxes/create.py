@@ -10,7 +10,7 @@ import asyncio
 from functools import partial
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection
 
 from bellglass.errors import (
     BellglassError,
@@ -24,6 +24,7 @@ from bellglass.errors import (
 from bellglass.ids import new_sandbox_id
 from bellglass.model import CreateSandbox, Sandbox, State, TerminationReason, now
 from bellglass.server.cluster.base import ClusterEngine, NodeInfo
+from bellglass.server.db.reader import Reader
 from bellglass.server.db.writer import Writer
 from bellglass.server.sandboxes import guard, idempotency, store
 from bellglass.server.sandboxes.validate import Settled, settle
@@ -40,8 +41,8 @@ class Created(NamedTuple):
 
 
 class Creator:
-    def __init__(self, engine: Engine, writer: Writer, cluster: ClusterEngine, max_cpus: float) -> None:
-        self._engine = engine
+    def __init__(self, reader: Reader, writer: Writer, cluster: ClusterEngine, max_cpus: float) -> None:
+        self._reader = reader
         self._writer = writer
         self._cluster = cluster
         self._max_cpus = max_cpus
@@ -59,8 +60,7 @@ class Creator:
         if under_way := self._by_key.get((project_id, key)):
             idempotency.check_same(key, under_way[0], body_sha256)
             return await asyncio.shield(under_way[1])
-        with self._engine.connect() as connection:
-            held = idempotency.find(connection, project_id, key)
+        held = self._reader.inline(idempotency.find, project_id, key)
         if held is not None:
             idempotency.check_same(key, held.body_sha256, body_sha256)
             return await self._again(project_id, held)
@@ -205,8 +205,7 @@ class Creator:
         """The stored answer. Without one the first request was cut off by the server's end."""
         if held.status is None:
             await self.settled(held.sandbox_id)
-            with self._engine.connect() as connection:
-                found = store.find(connection, project_id, held.sandbox_id)
+            found = self._reader.inline(store.find, project_id, held.sandbox_id)
             if found is None:
                 raise guard.not_found()
             if found.state == State.CREATING:

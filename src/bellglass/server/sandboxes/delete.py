@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import asyncio
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection
 
 from bellglass.errors import NodeUnavailable
 from bellglass.model import State, TerminationReason, now
 from bellglass.server.cluster.base import ClusterEngine
+from bellglass.server.db.reader import Reader
 from bellglass.server.db.writer import Writer
 from bellglass.server.sandboxes import guard, store
 from bellglass.server.sandboxes.create import Creator
 
 
 class Deleter:
-    def __init__(self, engine: Engine, writer: Writer, cluster: ClusterEngine, creator: Creator) -> None:
-        self._engine = engine
+    def __init__(self, reader: Reader, writer: Writer, cluster: ClusterEngine, creator: Creator) -> None:
+        self._reader = reader
         self._writer = writer
         self._cluster = cluster
         self._creator = creator
@@ -29,8 +30,7 @@ class Deleter:
     async def delete(self, project_id: str, sandbox_id: str, request_id: str | None) -> None:
         """Returns when every process is dead and the id answers 404; at once if that is so already. Raises NotFound,
         NodeUnavailable."""
-        with self._engine.connect() as connection:
-            row = store.access(connection, project_id, sandbox_id)
+        row = self._reader.inline(store.access, project_id, sandbox_id)
         if row is None:
             raise guard.not_found()
         if row.deleted_at is not None:

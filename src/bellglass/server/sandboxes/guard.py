@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from sqlalchemy import Engine
-
 from bellglass.errors import Conflict, NotFound, SandboxGone
 from bellglass.model import State
+from bellglass.server.db.reader import Reader
 from bellglass.server.sandboxes import store
 
 
@@ -35,10 +34,9 @@ def not_found() -> NotFound:
     )
 
 
-def running(engine: Engine, project_id: str, sandbox_id: str) -> Target:
+def running(reader: Reader, project_id: str, sandbox_id: str) -> Target:
     """Raises NotFound, SandboxGone (410: it ended, or is ending) or Conflict (409: not started yet)."""
-    with engine.connect() as connection:
-        row = store.access(connection, project_id, sandbox_id)
+    row = reader.inline(store.access, project_id, sandbox_id)
     if row is None or row.deleted_at is not None:
         raise not_found()
     if row.state == State.RUNNING:
@@ -52,10 +50,9 @@ def running(engine: Engine, project_id: str, sandbox_id: str) -> Target:
     raise gone(row.id, row.state, row.termination_reason, row.ended_at)
 
 
-def readable(engine: Engine, project_id: str, sandbox_id: str) -> Target:
+def readable(reader: Reader, project_id: str, sandbox_id: str) -> Target:
     """For records and outputs of executions: they outlive the sandbox until its retention ends. Raises NotFound."""
-    with engine.connect() as connection:
-        row = store.access(connection, project_id, sandbox_id)
+    row = reader.inline(store.access, project_id, sandbox_id)
     if row is None or row.deleted_at is not None:
         raise not_found()
     return Target(row.id, row.generation, row.node_id, row.user, row.workdir, {})

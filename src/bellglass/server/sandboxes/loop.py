@@ -12,11 +12,12 @@ from functools import partial
 from typing import Any
 
 import structlog
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection
 
 from bellglass.errors import SandboxFailed
 from bellglass.model import State, TerminationReason, format_time
 from bellglass.server.cluster.base import ClusterEngine, NodeInfo
+from bellglass.server.db.reader import Reader
 from bellglass.server.db.writer import Writer
 from bellglass.server.outbox import store as outbox
 from bellglass.server.sandboxes import create, idempotency, store
@@ -31,9 +32,9 @@ log = structlog.get_logger("bellglass.reconcile")
 
 class Reconciler:
     def __init__(
-        self, engine: Engine, writer: Writer, cluster: ClusterEngine, creator: Creator, deleter: Deleter
+        self, reader: Reader, writer: Writer, cluster: ClusterEngine, creator: Creator, deleter: Deleter
     ) -> None:
-        self._engine = engine
+        self._reader = reader
         self._writer = writer
         self._cluster = cluster
         self._creator = creator
@@ -42,14 +43,14 @@ class Reconciler:
     async def settle(self, info: NodeInfo) -> None:
         """Compare rows that are not ended with the node's list, and bring each to a true state."""
         on_node = await self._listed(info)
-        rows = await asyncio.to_thread(self._rows)
+        rows = await self._rows()
         for row in rows:
             if row.state == State.STOPPING:
                 self._deleter.start(row.id, row.generation, row.node_id)
             elif row.state == State.CREATING and not self._creator.under_way(row.id):
                 await self._writer.run(partial(_settle_create, sandbox_id=row.id, item=on_node.get(row.id)))
         known = {row.id for row in rows}
-        if strangers := sorted(set(on_node) - known - await asyncio.to_thread(self._ended, set(on_node) - known)):
+        if strangers := sorted(set(on_node) - known - await self._ended(set(on_node) - known)):
             log.warning("the node holds sandboxes that no row knows; they are left alone", sandboxes=strangers)
         if [row for row in rows if row.state == State.RUNNING and row.id not in on_node]:
             await asyncio.sleep(JOURNAL_GRACE_S)
@@ -57,7 +58,7 @@ class Reconciler:
 
     async def _end_lost(self, info: NodeInfo) -> None:
         on_node = await self._listed(info)
-        for row in await asyncio.to_thread(self._rows):
+        for row in await self._rows():
             if row.state == State.RUNNING and row.id not in on_node:
                 log.warning("the node does not know a running sandbox", sandbox=row.id)
                 await self._writer.run(
@@ -74,16 +75,15 @@ class Reconciler:
         answer = await self._cluster.call(info.node_id, "sandbox.list", {})
         return {str(item["sandbox_id"]): item for item in answer["sandboxes"]}
 
-    def _rows(self) -> list[Any]:
-        with self._engine.connect() as connection:
-            return store.in_states(connection, *store.LIVE)
+    async def _rows(self) -> list[Any]:
+        return await self._reader.in_thread(store.in_states, *store.LIVE)
 
-    def _ended(self, ids: set[str]) -> set[str]:
+    async def _ended(self, ids: set[str]) -> set[str]:
         """Those that have a row which has ended: the node is still reclaiming them."""
         if not ids:
             return set()
-        with self._engine.connect() as connection:
-            return {row.id for row in store.in_states(connection, State.ENDED, State.FAILED) if row.id in ids}
+        rows = await self._reader.in_thread(store.in_states, State.ENDED, State.FAILED)
+        return {row.id for row in rows} & ids
 
 
 def _settle_create(connection: Connection, sandbox_id: str, item: dict[str, Any] | None) -> None:

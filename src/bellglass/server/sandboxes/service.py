@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
 import json
 from typing import Any
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection
 
 from bellglass.errors import InvalidRequest
 from bellglass.model import Sandbox, State, UpdateSandbox
 from bellglass.server.cluster.base import ClusterEngine
+from bellglass.server.db.reader import Reader
 from bellglass.server.db.writer import Writer
 from bellglass.server.http.validation import did_you_mean, shown
 from bellglass.server.sandboxes import guard, store
@@ -20,14 +20,13 @@ from bellglass.server.sandboxes.validate import check_labels, lifetime
 
 
 class Sandboxes:
-    def __init__(self, engine: Engine, writer: Writer, cluster: ClusterEngine) -> None:
-        self._engine = engine
+    def __init__(self, reader: Reader, writer: Writer, cluster: ClusterEngine) -> None:
+        self._reader = reader
         self._writer = writer
         self._cluster = cluster
 
     def get(self, project_id: str, sandbox_id: str) -> Sandbox:
-        with self._engine.connect() as connection:
-            found = store.find(connection, project_id, sandbox_id)
+        found = self._reader.inline(store.find, project_id, sandbox_id)
         if found is None:
             raise guard.not_found()
         return found
@@ -37,12 +36,7 @@ class Sandboxes:
     ) -> tuple[list[Sandbox], str | None]:
         """A page, newest first, and the cursor of the next one."""
         after = None if cursor is None else decode_cursor(cursor)
-
-        def read() -> list[Sandbox]:
-            with self._engine.connect() as connection:
-                return store.page(connection, project_id, filters, limit + 1, after)
-
-        rows = await asyncio.to_thread(read)
+        rows = await self._reader.in_thread(store.page, project_id, filters, limit + 1, after)
         more = len(rows) > limit
         rows = rows[:limit]
         return rows, encode_cursor(rows[-1].created_at, rows[-1].id) if more else None
@@ -62,7 +56,7 @@ class Sandboxes:
             values["idle_timeout_s"] = (
                 None if body.idle_timeout is None else lifetime(body.idle_timeout, "idle_timeout")
             )
-        target = guard.running(self._engine, project_id, sandbox_id)
+        target = guard.running(self._reader, project_id, sandbox_id)
         if "lifetime_s" in values or "idle_timeout_s" in values:
             result = await self._cluster.call(
                 target.node_id,

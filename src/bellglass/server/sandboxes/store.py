@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Row, Select, and_, delete, insert, or_, select, update
+from sqlalchemy import Connection, Row, Select, and_, bindparam, delete, insert, or_, select, update
 
 from bellglass.ids import SANDBOX_ID
 from bellglass.model import Sandbox, State, now
@@ -21,6 +21,8 @@ _SHOWN = tuple(
     if column.name not in ("project_id", "template_env", "node_id", "deleted_at")
 )
 _SELECT = select(*_SHOWN, sandboxes.c.node_id.label("node"))
+# Built once, with parameters: building a statement costs more than running it.
+_OF_PROJECT = and_(sandboxes.c.id == bindparam("id"), sandboxes.c.project_id == bindparam("project"))
 _ACCESS = select(
     sandboxes.c.id,
     sandboxes.c.state,
@@ -33,7 +35,8 @@ _ACCESS = select(
     sandboxes.c.termination_reason,
     sandboxes.c.ended_at,
     sandboxes.c.deleted_at,
-)
+).where(_OF_PROJECT)
+_FIND = _SELECT.where(_OF_PROJECT, sandboxes.c.deleted_at.is_(None))
 
 
 class Filters(NamedTuple):
@@ -53,10 +56,7 @@ def find(connection: Connection, project_id: str, sandbox_id: str) -> Sandbox | 
     """One that can be seen: of this project, not deleted by its owner."""
     if not SANDBOX_ID.fullmatch(sandbox_id):
         return None
-    query = _SELECT.where(
-        sandboxes.c.id == sandbox_id, sandboxes.c.project_id == project_id, sandboxes.c.deleted_at.is_(None)
-    )
-    row = connection.execute(query).first()
+    row = connection.execute(_FIND, {"id": sandbox_id, "project": project_id}).first()
     return to_record(row) if row is not None else None
 
 
@@ -64,8 +64,7 @@ def access(connection: Connection, project_id: str, sandbox_id: str) -> Row[*tup
     """What an operation inside a sandbox needs to know of it, deleted ones included."""
     if not SANDBOX_ID.fullmatch(sandbox_id):
         return None
-    query = _ACCESS.where(sandboxes.c.id == sandbox_id, sandboxes.c.project_id == project_id)
-    return connection.execute(query).first()
+    return connection.execute(_ACCESS, {"id": sandbox_id, "project": project_id}).first()
 
 
 def find_live_name(connection: Connection, project_id: str, name: str) -> Sandbox | None:

@@ -35,8 +35,7 @@ async def node(request: Request) -> Response:
     """What the node says of itself, and how many sandboxes there are by state."""
     services = services_of(request)
     info = await services.cluster.info(fresh=True)
-    with services.engine.connect() as connection:
-        counts = store.counts(connection)
+    counts = await services.reader.in_thread(store.counts)
     return answer({**info.raw, "sandboxes": counts, "server": {"version": __version__, "pid": os.getpid()}})
 
 
