@@ -122,7 +122,7 @@ def test_heredocs_and_huge_scripts(shared_box: Any) -> None:
     open_end = shared_box.exec("cat << 'EOF'\nnever ended")
     assert open_end.stdout == "never ended" or open_end.stdout == "never ended\n"
     assert shared_box.exec("echo alive").stdout == "alive\n"
-    huge = "\n".join(f": line {n} {'x' * 80}" for n in range(3200)) + "\necho end $#"
+    huge = "\n".join(f": line {n} {'x' * 80}" for n in range(3400)) + "\necho end $#"
     assert len(huge) > 300_000
     result = shared_box.exec(huge)
     assert (result.stdout, result.exit_code) == ("end 0\n", 0), result.stderr

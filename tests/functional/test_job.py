@@ -47,6 +47,6 @@ def test_the_job(new_box: Callable[..., Any], stack: Any) -> None:
     assert box.info().state == "running"
 
     identity = box.id
-    box.close()
+    box.delete()
     with pytest.raises(NotFound):
         type(box).connect(identity, api_url=stack.api_url, api_key=stack.api_key).exec(["true"])

@@ -3,8 +3,9 @@
 A snapshot before, a snapshot after; what is in the second and not in the first is a leak: processes, mounts, loop
 devices, cgroups with their parents, namespaces, network links, uid ranges, sockets, files, descriptors of the daemons.
 Only things of the installation in question are looked at, found by its id and its data folder, so that others on
-the machine don't disturb; namespaces carry no names, so there the kernel's count less those that foreign processes
-live in.
+the machine don't disturb. Namespaces carry no names: those of the installation's processes are told by their
+inodes; for those that no process is in, the kernel's own count is taken, less the ones that foreign processes live
+in. That count means something only while no second installation with a helper is active on the host.
 
     before = snapshot(Scope.of(data_dir))
     ...
@@ -30,6 +31,7 @@ KINDS = (
     "loop device",
     "cgroup",
     "namespace",
+    "kernel's namespaces",
     "link",
     "uid range",
     "socket",
@@ -71,6 +73,8 @@ class Resources:
 
     scope: Scope
     items: Mapping[str, Counter[str]]
+    alone: bool = True
+    """No other installation's helper ran."""
 
 
 def snapshot(scope: Scope) -> Resources:
@@ -85,20 +89,23 @@ def snapshot(scope: Scope) -> Resources:
             f"{device} of {backing}" for device, backing in kernel.loop_devices().items() if scope.names(backing)
         ),
         "cgroup": Counter(path for path in kernel.cgroups() if f"bellglass-{scope.installation}" in path),
-        "namespace": _namespaces(everything, ours),
+        **_namespaces(everything, ours),
         "link": Counter(kernel.links()),
         "uid range": Counter(_uid_ranges(scope)),
         "socket": Counter({path: n for path, n in kernel.unix_sockets().items() if scope.names(path)}),
         "file": Counter(_files(scope)),
         "descriptor": _descriptors(daemons),
     }
-    return Resources(scope, items)
+    helpers = [process for process in everything if _daemon_name(process) == "bellglass.node.helper"]
+    return Resources(scope, items, alone=all(process in ours for process in helpers))
 
 
 def difference(before: Resources, after: Resources) -> list[str]:
     """What is there after and wasn't before, one line each; empty if nothing."""
     lines = []
     for kind in KINDS:
+        if kind == "kernel's namespaces" and not (before.alone and after.alone):
+            continue
         for item, count in sorted((after.items[kind] - before.items[kind]).items()):
             had = before.items[kind][item]
             lines.append(f"{kind}: {item}" + (f" ({had} before, {had + count} now)" if had or count > 1 else ""))
@@ -167,21 +174,20 @@ def _mounts(scope: Scope, daemons: Mapping[str, int]) -> Counter[str]:
     return found
 
 
-def _namespaces(everything: list[kernel.Process], ours: list[kernel.Process]) -> Counter[str]:
-    if os.geteuid() != 0:
-        return Counter()
+def _namespaces(everything: list[kernel.Process], ours: list[kernel.Process]) -> dict[str, Counter[str]]:
     our_pids = {process.pid for process in ours}
     foreign: dict[str, set[int]] = {type: set() for type in kernel.NAMESPACE_TYPES}
     mine: dict[str, set[int]] = {type: set() for type in kernel.NAMESPACE_TYPES}
     for process in everything:
         for type, inode in kernel.namespaces_of(process.pid).items():
             (mine if process.pid in our_pids else foreign)[type].add(inode)
-    found = Counter({type: max(n - len(foreign[type]) + 1, 0) for type, n in kernel.namespace_counts().items()})
-    mine["mnt"] |= kernel.mount_namespaces() or set()
-    for type in kernel.NAMESPACE_TYPES:
-        if type not in found:
-            found.update(f"{type}:[{inode}]" for inode in mine[type] - foreign[type])
-    return found
+    seen = Counter(f"{type}:[{inode}]" for type in kernel.NAMESPACE_TYPES for inode in mine[type] - foreign[type])
+    counted: Counter[str] = Counter()
+    if os.geteuid() == 0:
+        for type, count in kernel.namespace_counts().items():
+            counted[type] = max(count - len(foreign[type]) + 1, 0)
+        counted.update(f"mnt:[{inode}]" for inode in (kernel.mount_namespaces() or set()) - foreign["mnt"])
+    return {"namespace": seen, "kernel's namespaces": counted}
 
 
 def _uid_ranges(scope: Scope) -> Iterator[str]:

@@ -120,8 +120,17 @@ class Stack:
         """A `bellglass.Sandbox` of this installation."""
         from bellglass import Sandbox
 
-        options = {"api_url": self.api_url, "api_key": self.api_key, **options}
-        return Sandbox(template, **options)
+        if self.driver == "fake":
+            options = self._fake_user() | options
+        return Sandbox(template, **{"api_url": self.api_url, "api_key": self.api_key, **options})
+
+    def _fake_user(self) -> dict[str, str]:
+        """Without isolation a sandbox is the node's own user, in a folder of the host."""
+        node = self.data.node_dir.stat()
+        folder = self.data_dir / "scratch" / secrets.token_hex(6)
+        folder.mkdir(parents=True)
+        os.chown(folder, node.st_uid, node.st_gid)
+        return {"user": str(node.st_uid), "workdir": str(folder)}
 
     def create_key(self, project: str | None = None) -> str:
         """A new key of a project, by default of a new one."""
