@@ -59,9 +59,7 @@ def prepare(data: DataDir) -> Installation:
     _folder(data.server_dir, 0o700, server)
     _folder(data.node_dir, 0o700, node)
     for folder in (data.executions_dir, data.inputs_dir):
-        _folder(folder, 0o711 if folder == data.inputs_dir else 0o700, node)
-    if root:
-        data.node_dir.chmod(0o711)  # the helper's bind of inputs/<id> is looked up as the sandbox's root
+        _folder(folder, 0o700, node)
     _folder(data.sandboxes_dir, 0o711, Identity(os.geteuid(), os.getegid()))
     _folder(data.run_dir, 0o755, Identity(os.geteuid(), os.getegid()))
     _folder(data.link_dir, 0o750, Identity(node.uid, server.gid))

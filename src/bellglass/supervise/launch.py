@@ -117,7 +117,12 @@ def start_lxcfs(installation: Installation, program: str) -> ProcessId:
     data.lxcfs_dir.mkdir(exist_ok=True, mode=0o755)
     argv = [program, "--foreground", f"--pidfile={data.run_dir / 'lxcfs.pid'}", str(data.lxcfs_dir)]
     log_file = data.logs_dir / "lxcfs.log"
-    pid, output = _fork(lambda: os.execve(program, argv, {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}), log_file)
+
+    def become() -> None:
+        os.umask(0o022)
+        os.execve(program, argv, {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"})
+
+    pid, output = _fork(become, log_file)
     os.close(output)
     process = ProcessId.of(pid)
     deadline = time.monotonic() + 5
@@ -147,6 +152,7 @@ def _fork(become: Callable[[], None], log_file: Path) -> tuple[int, int]:
             signal.pthread_sigmask(signal.SIG_SETMASK, set())  # the supervisor blocks what it waits for
             os.setsid()
             os.chdir("/")
+            os.umask(0o077)
             become()
         except BaseException as error:  # noqa: BLE001 - a child must never return into the supervisor's code
             os.write(2, f"bellglass: could not start: {type(error).__name__}: {error}\n".encode())
@@ -167,6 +173,7 @@ def _fork_helper(installation: Installation, channel: socket.socket, *, launcher
         log = os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o640)
         os.dup2(log, 1)
         os.dup2(log, 2)
+        os.umask(0o022)  # it makes folders that sandboxes pass through
         os.dup2(channel.fileno(), HELPER_FD)
         os.set_inheritable(HELPER_FD, True)
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _SIGTERM, 0, 0, 0)

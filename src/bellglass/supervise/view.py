@@ -47,13 +47,11 @@ def enter(paths: Sequence[Path]) -> None:
     """Give this process (root, single-threaded) such a view of `paths`; nothing happens where nothing bars.
 
     Raises OSError."""
+    if closed := [path for path in paths if path.stat().st_mode & 0o005 != 0o005]:
+        raise PermissionError(f"{closed[0]} itself may not be read by the daemons' users: chmod -R o+rX {closed[0]}")
     covered = barriers(paths)
     if not covered:
         return
-    if hopeless := [path for path in paths if path in covered]:
-        raise PermissionError(
-            f"{hopeless[0]} itself may not be read by the daemons' users: chmod -R o+rX {hopeless[0]}"
-        )
     libc = ctypes.CDLL(None, use_errno=True)
     _check(libc.unshare(CLONE_NEWNS), "unshare(CLONE_NEWNS)")
     # Slave: an unmount on the host still reaches this namespace, so that it pins nothing.

@@ -1,0 +1,191 @@
+"""An installation as its operator sees it: up, down, status, side by side, and daemons that die."""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from bellglass.supervise.processes import ProcessId
+from bellglass.testing.leaks import assert_no_leak
+from bellglass.testing.stack import Stack
+from tests.conftest import SANDBOX_OPTIONS, snapshot_of_nothing
+
+JOB = """
+import signal, sys
+signal.signal(signal.SIGUSR1, lambda *_: (print("got it"), sys.exit(7)))
+print("begin")
+while True:
+    signal.pause()
+"""
+
+
+@pytest.fixture(scope="module")
+def own():
+    """An installation that these tests may stop and start, beside the suite's own."""
+    running = Stack.start()
+    scope = running.scope
+    try:
+        yield running
+    finally:
+        running.close()
+    assert_no_leak(snapshot_of_nothing(scope), deadline_s=10)
+
+
+def wait_until(condition, seconds, what):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+def test_up_prints_where_it_is_and_status_tells_all_of_it(own):
+    found = own.status()
+    assert found["up"] and found["node"] and found["api_url"] == own.api_url
+    assert set(found["pids"]) == {"supervisor", "server", "node", "helper", "lxcfs"}
+    for pid in found["pids"].values():
+        assert Path(f"/proc/{pid}").exists()
+    assert [tier["tier"] for tier in found["tiers"] if tier["usable"]] == ["container"]
+    assert found["versions"]["runc"] and found["versions"]["node"] == found["versions"]["bellglass"]
+    assert found["capacity"]["cpus"] == os.cpu_count()
+    assert found["counts"] == {"sandboxes": 0, "templates": len(found["templates"])}
+
+
+def test_the_profile_is_for_its_owner_alone_and_makes_sandboxes_just_work(own):
+    profile = Path(own.environment["BELLGLASS_PROFILE"])
+    assert profile.stat().st_mode & 0o777 == 0o600
+    assert json.loads(profile.read_text()) == {
+        "api_url": own.api_url,
+        "api_key": own.api_key,
+        "data_dir": str(own.data_dir),
+    }
+    done = own.command(
+        "run", "--memory", "256MiB", "--", "echo", "just works",
+        environment={"BELLGLASS_API_URL": "", "BELLGLASS_API_KEY": ""},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, b"just works\n"), done.stderr
+
+
+def test_a_second_up_is_refused_with_the_next_step(own):
+    done = own.command("up", "--detach", "--data-dir", str(own.data_dir), "--port", "0")
+    assert done.returncode == 1
+    assert b"is in use" in done.stderr and b"bellglass down" in done.stderr
+    assert own.status()["up"]
+
+
+def test_down_leaves_sandboxes_running_and_up_finds_the_same_processes(own):
+    box = own.sandbox(**SANDBOX_OPTIONS)
+    job = box.start(["python3", "-uc", JOB])
+    wait_until(lambda: job.status().stdout_bytes, 10, "the job has not begun")
+    pid = box.exec(["pgrep", "-f", "python3 -uc"]).stdout
+    assert pid
+    own.down(sandboxes=False)
+    assert own.command("status", "--json", "--data-dir", str(own.data_dir)).returncode == 3
+    own.up()
+    again = type(box).connect(box.id, api_url=own.api_url, api_key=own.api_key)
+    assert again.exec(["pgrep", "-f", "python3 -uc"]).stdout == pid
+    reattached = again.execution(job.id)
+    reattached.signal("SIGUSR1")
+    record = reattached.wait()
+    assert record.exit_code == 7
+    assert "".join(event.text for event in reattached.output()) == "begin\ngot it\n"
+    again.delete()
+    box.close()
+
+
+def test_down_with_sandboxes_works_without_daemons_too(own):
+    box = own.sandbox(**SANDBOX_OPTIONS)
+    own.down(sandboxes=False)
+    assert list(own.data.sandboxes_dir.iterdir())
+    own.down(sandboxes=True)
+    assert not list(own.data.sandboxes_dir.iterdir())
+    own.up()
+    wait_until(lambda: box_is_gone(own, box.id), 10, "the server still shows the sandbox as running")
+    box.close()
+
+
+def box_is_gone(stack, sandbox_id):
+    done = stack.command("ls", "--json")
+    return sandbox_id.encode() not in done.stdout
+
+
+@pytest.mark.parametrize("name", ["server", "node"])
+def test_a_killed_daemon_comes_back_and_sandboxes_go_on(own, name):
+    box = own.sandbox(**SANDBOX_OPTIONS)
+    box.files.write_text("before", "still here")
+    before = own.pids()
+    process = ProcessId.of(before[name])
+    os.kill(before[name], signal.SIGKILL)
+    assert process.wait(time.monotonic() + 5)
+    if name == "node":
+        assert ProcessId.of(before["helper"]).wait(time.monotonic() + 5), "the helper outlives its node"
+    wait_until(lambda: own.command("status", "--data-dir", str(own.data_dir)).returncode == 0, 15, "it is not back")
+    assert own.pids()[name] != before[name]
+    again = type(box).connect(box.id, api_url=own.api_url, api_key=own.api_key)
+    wait_until(lambda: answers(again), 10, "the sandbox does not answer")
+    assert again.files.read_text("before") == "still here"
+    again.delete()
+    box.close()
+
+
+def answers(box):
+    from bellglass import BellglassError
+
+    try:
+        return box.exec(["true"]).ok
+    except BellglassError as error:
+        assert error.retryable, error
+        return False
+
+
+def test_daemons_of_a_killed_supervisor_make_room_for_the_next(own):
+    before = own.pids()
+    daemons = [ProcessId.of(before[name]) for name in ("server", "node", "helper")]
+    os.kill(before["supervisor"], signal.SIGKILL)
+    wait_until(lambda: own.command("status", "--data-dir", str(own.data_dir)).returncode == 3, 5, "it lives")
+    assert all(process.alive() for process in daemons)
+    own.up()
+    after = own.pids()
+    assert not any(process.alive() for process in daemons)
+    assert after["lxcfs"] == before["lxcfs"], "running sandboxes read through it"
+
+
+def test_installations_side_by_side_do_not_touch_each_other(own):
+    with Stack.start() as other:
+        mine, theirs = own.sandbox(**SANDBOX_OPTIONS), other.sandbox(**SANDBOX_OPTIONS)
+        assert mine.id.encode() in own.command("ls", "--json").stdout
+        assert mine.id.encode() not in other.command("ls", "--json").stdout
+        other.down(sandboxes=True)
+        assert mine.exec(["true"]).ok
+        mine.delete()
+        theirs.close()
+
+
+@pytest.mark.parametrize("folder_mode", [0o755, 0o700])
+def test_a_data_folder_that_sandboxes_cannot_reach_is_refused(tmp_path_factory, folder_mode):
+    outer = Path("/var/tmp") / f"bellglass-test-outer-{os.getpid()}-{folder_mode:o}"
+    outer.mkdir(mode=folder_mode)
+    try:
+        stack = Stack(outer / "data", "runc", environment={"BELLGLASS_PROFILE": str(outer / "profile.json")})
+        done = stack.command("up", "--detach", "--json", "--data-dir", str(stack.data_dir), "--port", "0")
+        if folder_mode == 0o755:
+            assert done.returncode == 0, done.stderr
+            stack.close()
+        else:
+            assert done.returncode == 1
+            assert f"chmod o+x {outer}".encode() in done.stderr
+            assert not (stack.data_dir / "installation.json").exists()
+    finally:
+        for path in sorted(outer.rglob("*"), reverse=True):
+            path.rmdir() if path.is_dir() else path.unlink()
+        outer.rmdir()
+
+
+def test_nothing_of_an_installation_is_readable_by_others(own):
+    readable = []
+    for path in own.data_dir.rglob("*"):
+        if path.is_file() and not path.is_symlink() and path.stat().st_mode & 0o004:
+            readable.append(path.relative_to(own.data_dir).parts[0])
+    assert set(readable) <= {"bellglass.toml", "installation.json", "run"}
