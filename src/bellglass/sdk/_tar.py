@@ -136,7 +136,8 @@ class _Headers:
         return self._file.tell()
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        if whence != os.SEEK_SET or offset < self._lowest:
+        # tarfile reads the byte before the next header, to see that the file reaches that far.
+        if whence != os.SEEK_SET or offset < self._lowest - 1:
             raise ArchiveRefused("the archive leads back into itself")
         return self._file.seek(offset)
 
