@@ -235,7 +235,8 @@ static const char *fill_entry(struct tar_reader *t)
     size_t length = strnlen(name, 100);
     uint64_t value;
 
-    wrong = entry_type(t, t->block[156], length > 0 && name[length - 1] == '/');
+    /* before ustar a folder was a file whose name ends in "/"; a name cut off for a pax header may end like that too */
+    wrong = entry_type(t, t->block[156], !t->have.path && length > 0 && name[length - 1] == '/');
     if (wrong == NULL)
         wrong = t->have.path ? (memcpy(e->path, t->next.path, sizeof e->path), NULL) : header_path(t);
     if (wrong == NULL)

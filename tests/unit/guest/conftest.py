@@ -311,13 +311,11 @@ def resident_bytes(pid: int) -> int:
 
 
 @pytest.fixture
-def silent_peer(tmp_path: Path) -> Iterator[Peer]:
+def silent_peer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peer]:
     """A peer whose agent has not been welcomed."""
     if not AGENT.exists():
         pytest.fail(f"{AGENT} is missing: run `make agent`")
-    folder = tmp_path / "link"
-    folder.mkdir()
-    peer = Peer(folder)
+    peer = Peer(tmp_path_factory.mktemp("agent"))
     try:
         yield peer
     finally:
