@@ -16,6 +16,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import structlog
 import uvloop
@@ -71,7 +72,7 @@ def _peers(data: DataDir) -> set[int]:
 
 def _log_to_stderr() -> None:
     """JSON lines, from structlog and the standard library alike."""
-    stages = [
+    stages: list[Any] = [
         structlog.stdlib.add_logger_name,
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),

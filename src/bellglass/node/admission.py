@@ -1,7 +1,8 @@
 """Whether a sandbox fits on this host, and which CPUs it gets.
 
 Each limit counts in full from the moment its create is accepted until its sandbox is reclaimed, against the host's own
-size times an overcommit factor: idle sandboxes use far less than their limits. Refusals say which resource and how much is free.
+size times an overcommit factor: idle sandboxes use far less than their limits. Refusals say which resource, and how
+much is free.
 """
 
 from __future__ import annotations

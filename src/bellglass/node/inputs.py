@@ -75,6 +75,6 @@ def _content(name: str, value: Any) -> bytes:
     if isinstance(text, str) == isinstance(b64, str):
         raise _refuse(name, "needs either text or b64")
     try:
-        return text.encode("utf-8") if isinstance(text, str) else base64.b64decode(b64, validate=True)
+        return text.encode("utf-8") if isinstance(text, str) else base64.b64decode(str(b64), validate=True)
     except ValueError:
         raise _refuse(name, "holds text that is not UTF-8, or b64 that is not base64") from None

@@ -1,8 +1,8 @@
 """The node's journal: what exists here, and numbered events that the server ingests exactly once.
 
 SQLite with WAL and synchronous=FULL: a state change is on the disk before anybody hears of it. All access goes through
-one thread, in order, so the loop never waits for a disk. Changes go intent, act, confirm; a node that was killed between two
-of them finishes or undoes the act when it starts again.
+one thread, in order, so the loop never waits for a disk. Changes go intent, act, confirm; a node that was killed
+between two of them finishes or undoes the act when it starts again.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ class SandboxRow:
     ended_at: str | None = None
     ended_at_unix: float | None = None
     reclaimed: bool = False
+    cpu_ids: tuple[int, ...] = ()
     driver_state: bytes | None = None
 
     def ending(self, reason: str, message: str | None) -> SandboxRow:
@@ -136,7 +137,7 @@ class Journal:
     async def events(self, after: int, limit: int = 500) -> list[Event]:
         query = "select seq, at, kind, sandbox_id, generation, body from events where seq > ? order by seq limit ?"
         return await self._run(
-            lambda db: [Event(*row[:5], json.loads(row[5])) for row in db.execute(query, (after, limit))]
+            lambda db: [Event(*row[:5], body=json.loads(row[5])) for row in db.execute(query, (after, limit))]
         )
 
     async def acknowledge(self, through: int) -> None:
@@ -183,4 +184,5 @@ def _connect(path: Path) -> sqlite3.Connection:
 def _row(body: str, driver_state: bytes | None) -> SandboxRow:
     known = set(SandboxRow.__dataclass_fields__)
     fields = {key: value for key, value in json.loads(body).items() if key in known}
+    fields["cpu_ids"] = tuple(fields.get("cpu_ids", ()))
     return SandboxRow(**fields, driver_state=driver_state)

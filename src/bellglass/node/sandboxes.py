@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
 import time
 from collections.abc import Coroutine
 from dataclasses import replace
@@ -28,6 +29,9 @@ from bellglass.node.live import LiveSandbox
 from bellglass.node.templates import Templates
 
 HELLO_DEADLINE_S = 20.0
+RECLAIM_RETRIES_S = (1.0, 5.0, 30.0, 60.0, 300.0)
+STOP_S = 15.0
+DELETED_KEPT_S = 600.0
 log = logging.getLogger("bellglass.sandboxes")
 
 
@@ -58,6 +62,8 @@ class Sandboxes:
         self._retention_s = retention_s
         self._rows: dict[str, SandboxRow] = {}
         self._live: dict[str, LiveSandbox] = {}
+        self._ending: dict[str, LiveSandbox] = {}
+        """Their end was decided, but their processes are not known to be dead."""
         self._locks: dict[str, asyncio.Lock] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._stopping = False
@@ -111,6 +117,7 @@ class Sandboxes:
             template = self._templates.find(spec.template, spec.template_digest)
             share = self.admission.grant(sandbox_id, spec)
             row = SandboxRow(
+                cpu_ids=share.cpu_ids,
                 id=sandbox_id,
                 generation=generation,
                 project_id=project_id,
@@ -123,7 +130,7 @@ class Sandboxes:
             try:
                 await self._journal.put(row)
                 if files:
-                    inputs.write(self._inputs_dir / sandbox_id, files)
+                    await asyncio.to_thread(inputs.write, self._inputs_dir / sandbox_id, files)
                 handle = await self.driver.create(
                     MachineSpec(
                         sandbox_id=sandbox_id,
@@ -180,15 +187,25 @@ class Sandboxes:
         return row
 
     async def _undo_create(self, row: SandboxRow, live: LiveSandbox | None, error: BaseException) -> None:
-        """Nothing of it is left, the journal included: the caller has the error."""
+        """Nothing of it is left, the journal included: the caller has the error. Where that fails, it is an ended one
+        that is still to be reclaimed."""
         log.warning("sandbox %s was not created: %s", row.id, error)
         self._live.pop(row.id, None)
-        if live is not None:
-            await live.close(SandboxFailed(f"sandbox {row.id} was not created"))
-            await live.handle.destroy()
-            await live.handle.reclaim()
-        self._forget(row.id)
+        try:
+            if live is not None:
+                await live.close(SandboxFailed(f"sandbox {row.id} was not created"))
+                await live.handle.destroy()
+                await live.handle.reclaim()
+            await asyncio.to_thread(inputs.remove, self._inputs_dir / row.id)
+            await self._forget_logs(row.id)
+        except Exception:
+            log.exception("undoing the create of sandbox %s failed", row.id)
+            row = row.ending(str(TerminationReason.FAILED), str(error))
+            self._spawn(self._settle(row, live.handle if live is not None else None), f"reclaim:{row.id}")
+            return
+        self.admission.give_back(row.id)
         self._rows.pop(row.id, None)
+        self._locks.pop(row.id, None)
         await self._journal.forget([row.id])
 
     def _make_live(self, row: SandboxRow, spec: SandboxSpec, handle: Handle, shell: str) -> LiveSandbox:
@@ -235,8 +252,9 @@ class Sandboxes:
                 return None
             if row.state == "running":
                 row = await self._end(row, TerminationReason.USER, None)
-            if row.reclaimed:
-                self._forget_logs(sandbox_id)
+            elif row.state == "ending":
+                await self._die(row)  # an earlier end did not get through
+            await self._forget_logs(sandbox_id)
             return row.ended_at
 
     def _end_soon(self, live: LiveSandbox, reason: TerminationReason, message: str | None) -> None:
@@ -254,13 +272,21 @@ class Sandboxes:
         """Intent, death; the confirmation and the reclaiming go on behind the answer."""
         row = row.ending(str(reason), message)
         self._rows[row.id] = row
-        live = self._live.pop(row.id, None)
+        self._ending[row.id] = self._live.pop(row.id)
         await self._journal.put(row)
-        if live is not None:
-            await live.handle.destroy()
-            await live.close(gone(row))
-        self._spawn(self._settle(row, live.handle if live is not None else None), f"reclaim:{row.id}")
+        await self._die(row)
         return row
+
+    async def _die(self, row: SandboxRow) -> None:
+        """Every process of an `ending` one is dead when this returns. A failure leaves it `ending`: the next delete or
+        the next start of the node tries again."""
+        live = self._ending.get(row.id)
+        if live is None:
+            return  # dead already, being settled
+        await live.handle.destroy()
+        await live.close(gone(row))
+        del self._ending[row.id]
+        self._spawn(self._settle(row, live.handle), f"reclaim:{row.id}")
 
     async def _settle(self, row: SandboxRow, handle: Handle | None) -> None:
         """An `ending` one whose processes are dead becomes `ended`, then `reclaimed`."""
@@ -268,17 +294,26 @@ class Sandboxes:
         ended = {"reason": row.reason, "ended_at": row.ended_at, "message": row.message}
         await self._journal.put(row, ("sandbox.ended", ended))
         self._rows[row.id] = row
+        for pause_s in RECLAIM_RETRIES_S:
+            try:
+                await self._reclaim(row, handle)
+                return
+            except Exception:  # what is left is tried again, at last by the next start of the node
+                log.exception("reclaiming sandbox %s failed; again in %g s", row.id, pause_s)
+                await asyncio.sleep(pause_s)
+
+    async def _reclaim(self, row: SandboxRow, handle: Handle | None) -> None:
         if handle is not None:
             await handle.reclaim()
         else:
             await self.driver.reclaim_leftovers(row.id)
-        inputs.remove(self._inputs_dir / row.id)
+        await asyncio.to_thread(inputs.remove, self._inputs_dir / row.id)
         self.admission.give_back(row.id)
+        if row.reason == TerminationReason.USER:
+            await self._forget_logs(row.id)
         row = replace(row, reclaimed=True)
         await self._journal.put(row, ("sandbox.reclaimed", {}))
         self._rows[row.id] = row
-        if row.reason == TerminationReason.USER:
-            self._forget_logs(row.id)
 
     async def wait_reclaimed(self) -> None:
         """Until nothing that has ended is still being given back."""
@@ -320,7 +355,7 @@ class Sandboxes:
 
     async def _take_over(self, row: SandboxRow, handle: Handle) -> None:
         spec = SandboxSpec.from_json(row.spec)
-        self.admission.grant(row.id, spec, cpu_ids=())
+        self.admission.grant(row.id, spec, cpu_ids=row.cpu_ids)
         template = self._templates.find(spec.template, spec.template_digest)
         live = self._make_live(row, spec, handle, templates.shell_of(template))
         live.executions.adopt()
@@ -335,9 +370,13 @@ class Sandboxes:
             self.records.finish(row.id, stored.id, stored.record | {"state": "lost", "ended_at": row.ended_at})
 
     async def suspend(self) -> None:
-        """The node stops; sandboxes go on. Creates and ends under way are finished first."""
+        """The node stops; sandboxes go on. Creates and ends under way are finished first, within STOP_S."""
         self._stopping = True
-        while self._tasks:
+        if self._tasks:
+            await asyncio.wait(list(self._tasks), timeout=STOP_S)
+        for task in list(self._tasks):
+            task.cancel()  # the journal has its intent: the next start of the node finishes or undoes it
+        if self._tasks:
             await asyncio.wait(list(self._tasks))
         for live in list(self._live.values()):
             await live.suspend()
@@ -346,10 +385,9 @@ class Sandboxes:
         """Drop ended ones after the retention, with their logs; called at start and now and then."""
         if rows is not None:
             self._rows = {row.id: row for row in rows}
-        border = time.time() - self._retention_s
-        old = [r.id for r in self.rows() if r.reclaimed and r.ended_at_unix is not None and r.ended_at_unix < border]
+        old = [row.id for row in self.rows() if self._is_old(row)]
         for sandbox_id in old:
-            self._forget_logs(sandbox_id)
+            await self._forget_logs(sandbox_id)
             del self._rows[sandbox_id]
             self._locks.pop(sandbox_id, None)
         if old:
@@ -357,21 +395,17 @@ class Sandboxes:
 
     # --- small things -----------------------------------------------------------------------------------
 
+    def _is_old(self, row: SandboxRow) -> bool:
+        """One that its owner deleted is kept a little while, for repeated deletes; the others for the retention."""
+        kept_s = DELETED_KEPT_S if row.reason == TerminationReason.USER else self._retention_s
+        return row.reclaimed and row.ended_at_unix is not None and row.ended_at_unix < time.time() - kept_s
+
     def _lock(self, sandbox_id: str) -> asyncio.Lock:
         return self._locks.setdefault(sandbox_id, asyncio.Lock())
 
-    def _forget(self, sandbox_id: str) -> None:
-        self.admission.give_back(sandbox_id)
-        inputs.remove(self._inputs_dir / sandbox_id)
-        self._forget_logs(sandbox_id)
-
-    def _forget_logs(self, sandbox_id: str) -> None:
+    async def _forget_logs(self, sandbox_id: str) -> None:
         self.records.forget_sandbox(sandbox_id)
-        folder = self.log_folder(sandbox_id)
-        if folder.exists():
-            for path in folder.iterdir():
-                path.unlink(missing_ok=True)
-            folder.rmdir()
+        await asyncio.to_thread(shutil.rmtree, self.log_folder(sandbox_id), ignore_errors=True)
 
     async def _carried_through(self, work: Coroutine[Any, Any, Any], name: str) -> Any:
         """Run to the end even when the caller is cancelled."""

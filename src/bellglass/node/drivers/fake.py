@@ -1,7 +1,7 @@
 """A driver without isolation: the real agent as an ordinary process, for tests and for failures on order.
 
-Commands run as the host's own users in a scratch folder, so it is for trusted commands only. What it adds is faults: a JSON
-file `<data_dir>/faults.json`, read at each step, or `FakeDriver.faults`:
+Commands run as the host's own users in a scratch folder, so it is for trusted commands only. What it adds is faults: a
+JSON file `<data_dir>/faults.json`, read at each step, or `FakeDriver.faults`:
 
     {"create": "NoCapacity" | "SandboxFailed" | "NotSupported",   fail the create with that error
      "create_delay_s": 0.5,                                       take that long
@@ -179,13 +179,16 @@ class FakeHandle:
             await asyncio.sleep(DEATH_POLL_S)  # a fake: not worth a pidfd
         return str(self._driver.fault("die_cause", "exited"))
 
+    async def _dead(self) -> None:
+        while alive(self.pid, self._start_ticks):  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0.001)
+
     async def destroy(self) -> None:
         await asyncio.sleep(self._driver.fault("destroy_delay_s", 0))
         self.groups.kill_all()  # type: ignore[attr-defined]
         if self.pid and alive(self.pid, self._start_ticks):
             os.kill(self.pid, signal.SIGKILL)
-            while alive(self.pid, self._start_ticks):
-                await asyncio.sleep(0.001)  # as above
+            await self._dead()
         for relay in self._relays:
             relay.close()
         if self._listener is not None:

@@ -110,8 +110,8 @@ class CgroupTrees:
 
 
 class ProcessTrees:
-    """Without root: the child writes itself into a socket that tells its pid; its tree is found through /proc. A process
-    that left both its session and its parents is missed, which a real driver must not do."""
+    """Without root: the child writes itself into a socket that tells its pid; its tree is found through /proc. A
+    process that left both its session and its parents is missed, which a real driver must not do."""
 
     def __init__(self, sandbox_id: str, fault: Callable[..., Any]) -> None:
         self._fault = fault
@@ -181,14 +181,14 @@ class ProcessTrees:
 def _processes() -> list[tuple[int, tuple[int, int]]]:
     """(pid, (parent, session)) of all but zombies."""
     found = []
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
             try:
-                fields = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
             except (FileNotFoundError, ProcessLookupError):
                 continue
             if fields[0] != "Z":
-                found.append((int(entry), (int(fields[1]), int(fields[3]))))
+                found.append((int(entry.name), (int(fields[1]), int(fields[3]))))
     return found
 
 

@@ -96,7 +96,7 @@ class ExecutionLog:
     # --- writing ----------------------------------------------------------------------------------------
 
     def append(self, stream: int, data: bytes | memoryview) -> int:
-        """Write and answer the combined offset of the first byte. A full or failing host disk loses the bytes, counted."""
+        """Write, and answer the combined offset of the first byte. What the host's disk does not take is counted."""
         offset = self.total_bytes
         self.total_bytes += len(data)
         try:
@@ -208,32 +208,52 @@ class ExecutionLog:
         return next((segment for segment in self._segments if segment.end > offset), None)
 
     def _read_segment(self, segment: _Segment, cursor: Cursor, limit_bytes: int) -> Iterator[Chunk]:
+        """Records behind the cursor out of one read of the file; neighbours of one stream come as one chunk."""
         own = self._fd if segment is self._segments[-1] else None
         try:
             fd = os.open(self._path(segment.number), os.O_RDONLY | os.O_CLOEXEC) if own is None else own
         except FileNotFoundError:
             return
         try:
-            position = cursor._position if cursor._number == segment.number else _HEAD.size
-            while limit_bytes > 0 and position < segment.size_bytes:
-                head = os.pread(fd, _RECORD.size, position)
-                if len(head) < _RECORD.size:
-                    return
-                stream, length, offset = _RECORD.unpack(head)
-                behind = offset + length
-                if behind > cursor.offset:
-                    skip = cursor.offset - offset
-                    data = os.pread(fd, length - skip, position + _RECORD.size + skip)
-                    if skip < 0 or len(data) < length - skip:
-                        return
-                    yield Chunk(stream, cursor.offset, data, len(data))
-                    limit_bytes -= len(data)
-                    cursor.offset = behind
-                position += _RECORD.size + length
-                cursor._number, cursor._position = segment.number, position
+            known = cursor._number == segment.number
+            position = cursor._position if known else self._seek(fd, segment, cursor.offset)
+            size = min(segment.size_bytes - position, max(limit_bytes, MAX_CHUNK_BYTES) + _RECORD.size)
+            block = os.pread(fd, size, position)
         finally:
             if own is None:
                 os.close(fd)
+        joined: list[bytes] = []
+        stream, begin, at = 0, cursor.offset, 0
+        while at + _RECORD.size <= len(block):
+            kind, length, offset = _RECORD.unpack_from(block, at)
+            end = at + _RECORD.size + length
+            skip = cursor.offset - offset
+            if end > len(block) or skip < 0:
+                break
+            if joined and kind != stream:
+                yield _chunk(stream, begin, joined)
+                joined, begin = [], cursor.offset
+            if skip < length:
+                stream = kind
+                joined.append(block[at + _RECORD.size + skip : end])
+                cursor.offset = offset + length
+            at = end
+            cursor._number, cursor._position = segment.number, position + at
+        if joined:
+            yield _chunk(stream, begin, joined)
+
+    def _seek(self, fd: int, segment: _Segment, offset: int) -> int:
+        """The position of the record that holds `offset`."""
+        position = _HEAD.size
+        while offset > segment.start and position < segment.size_bytes:
+            head = os.pread(fd, _RECORD.size, position)
+            if len(head) < _RECORD.size:
+                break
+            _, length, begin = _RECORD.unpack(head)
+            if begin + length > offset:
+                break
+            position += _RECORD.size + length
+        return position
 
     def _load(self, number: int, path: Path) -> None:
         """Take one file of an earlier life into account, and cut off a torn record at its end."""
@@ -258,6 +278,11 @@ class ExecutionLog:
         self._segments.append(_Segment(number, start, end, position))
         self.stream_bytes = counts
         self.total_bytes = end
+
+
+def _chunk(stream: int, offset: int, parts: list[bytes]) -> Chunk:
+    data = parts[0] if len(parts) == 1 else b"".join(parts)
+    return Chunk(stream, offset, data, len(data))
 
 
 def _files(folder: Path, execution_id: str) -> list[tuple[int, Path]]:

@@ -87,9 +87,13 @@ class Records:
         query = "select count(*) from executions where sandbox_id = ? and state != 'running'"
         return int(self._db.execute(query, (sandbox_id,)).fetchone()[0])
 
-    def oldest_finished(self, sandbox_id: str, count: int) -> list[str]:
-        query = "select id from executions where sandbox_id = ? and state != 'running' order by id limit ?"
-        return [row[0] for row in self._db.execute(query, (sandbox_id, count))]
+    def oldest_finished(self, sandbox_id: str, count: int) -> list[tuple[str, bool]]:
+        """Ids, and whether there is a log."""
+        query = (
+            "select id, json_extract(record, '$.output_bytes') from executions"
+            " where sandbox_id = ? and state != 'running' order by id limit ?"
+        )
+        return [(row[0], bool(row[1])) for row in self._db.execute(query, (sandbox_id, count))]
 
     def page(self, sandbox_id: str, *, before: str | None, state: str | None, limit: int) -> list[StoredExecution]:
         """The newest first, by id (ULIDs grow with time)."""
@@ -117,7 +121,10 @@ class Records:
         )
 
     def _select(self, where: str, values: tuple[Any, ...], limit: int) -> list[StoredExecution]:
-        query = f"select id, stream_id, digest, state, record, resume from executions where {where} order by id desc limit ?"
+        query = (
+            "select id, stream_id, digest, state, record, resume from executions"
+            f" where {where} order by id desc limit ?"
+        )
         return [
             StoredExecution(row[0], row[1], row[2], row[3], json.loads(row[4]), json.loads(row[5]))
             for row in self._db.execute(query, (*values, limit))

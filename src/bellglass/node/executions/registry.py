@@ -148,7 +148,8 @@ class Executions:
         self.running.pop(run.spec.id, None)
         if record is None:
             self._records.forget(self._host.sandbox_id, run.spec.id)
-            run.log.delete()
+            if run.log.total_bytes:
+                run.log.delete()
         else:
             self._records.finish(self._host.sandbox_id, run.spec.id, record)
             self._finished += 1
@@ -160,7 +161,9 @@ class Executions:
     def remove_groups(self) -> bool:
         """Remove the groups of ended executions that are empty; True while background processes keep some."""
         groups = self._host.groups
-        for execution_id in list(self._groups_left) if groups is not None else ():
+        if groups is None:
+            return False
+        for execution_id in list(self._groups_left):
             try:
                 groups.remove(execution_id)
             except OSError:
@@ -189,9 +192,10 @@ class Executions:
         over = self._finished - self._limits.kept
         if over <= 0:
             return
-        for execution_id in self._records.oldest_finished(self._host.sandbox_id, over):
+        for execution_id, has_output in self._records.oldest_finished(self._host.sandbox_id, over):
             self._records.forget(self._host.sandbox_id, execution_id)
-            ExecutionLog.reopen(self._folder, execution_id, self._limits.log_bytes).delete()
+            if has_output:
+                ExecutionLog(self._folder, execution_id, 0).delete()
             self._finished -= 1
 
 
@@ -208,7 +212,8 @@ def _view_of(run: Run) -> View:
 
 
 def _finished_view(stored: StoredExecution, folder: Path) -> View:
-    output = ExecutionLog.reopen(folder, stored.id, 0)
+    has_output = bool(stored.record.get("output_bytes"))
+    output = ExecutionLog.reopen(folder, stored.id, 0) if has_output else ExecutionLog(folder, stored.id, 0)
     output.finish()
     error = None
     if stored.state != "exited":

@@ -44,12 +44,15 @@ def check_accept(accept: str) -> str:
 async def deliver(view: View, stream: LinkStream, accept: str, *, offset: int, follow: bool, starter: bool) -> None:
     """Send the whole answer: head, body, end. `starter`: this reader started it and may block it.
 
-    A cancellation because the client hung up is told to the execution; one because the link broke is not."""
+    A cancellation because the client hung up is told to the execution; one because the link broke is not. Raises why it
+    could not be started."""
     cursor = Cursor(offset)
     run = view.run
     if run is not None:
         run.reader_attached(cursor if starter else None)
     try:
+        if run is not None:
+            await run.started()
         if accept == "json":
             await _buffered(view, stream, cursor, follow=follow)
         else:
@@ -92,9 +95,7 @@ async def _buffered(view: View, stream: LinkStream, cursor: Cursor, *, follow: b
             _progressed(view.run)
             if view.run is None:
                 await asyncio.sleep(0)  # a long log is read in turns of the loop
-        elif not follow and not view.log.finished:
-            break
-        elif not await _more(view, cursor):
+        elif (not follow and not view.log.finished) or not await _more(view, cursor):
             break
         elif cursor.offset >= view.log.total_bytes and not view.log.finished:
             await _head_once(stream)

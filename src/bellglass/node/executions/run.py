@@ -30,6 +30,7 @@ from bellglass.wire.guest import STDERR, STDIN, STDOUT, GuestType, StartFlag
 TREE_GONE_S = 1.0
 EXIT_AFTER_KILL_S = 2.0
 HANGUP_GRACE_S = 30.0
+START_S = 30.0
 THROTTLE_BYTES = 256 * 1024
 log = logging.getLogger("bellglass.executions")
 
@@ -92,8 +93,8 @@ class Run(GuestStream):
         """Register with the session; START goes out now, or as soon as there is a link."""
         self._host.session.attach(self)
         self._arm_deadline()
-        if not self._host.session.link_is_up:
-            self._timers.append(self._loop.call_later(LINK_WAIT_S, self._never_started))
+        wait_s = START_S if self._host.session.link_is_up else LINK_WAIT_S
+        self._timers.append(self._loop.call_later(wait_s, self._never_started))
 
     def resume(self, *, stream_id: int, oom_base: int, deadline_at: float | None, started_at: float) -> None:
         """Go on with an execution of an earlier life of the node, before the session has a link."""
@@ -214,8 +215,7 @@ class Run(GuestStream):
             self._lost(AgentLost("the sandbox's agent lost this execution; its outcome is unknown"))
 
     def link_lost(self) -> None:
-        if self._pid is None and not self._start_known.is_set():
-            self._timers.append(self._loop.call_later(LINK_WAIT_S, self._never_started))
+        return  # `link_restored` goes on, or the deadline of the start passes
 
     def session_closed(self, error: BellglassError) -> None:
         if self.running:
@@ -375,8 +375,14 @@ class Run(GuestStream):
             self.kill()
 
     def _never_started(self) -> None:
-        if not self._start_known.is_set() and not self._host.session.link_is_up:
+        if self._start_known.is_set():
+            return
+        if not self._sent_once:
             self._fail(AgentLost("the sandbox's agent does not answer; the command was not started", hint="try again"))
+            return
+        if self._host.groups is not None:
+            self._host.groups.kill(self.spec.id)
+        self._lost(AgentLost("the sandbox's agent does not say whether the command was started"))
 
     # --- small things -----------------------------------------------------------------------------------
 

@@ -12,15 +12,15 @@ from typing import Any
 from bellglass import ids
 from bellglass.errors import InvalidCommand, InvalidRequest, NotFound
 from bellglass.model import MAX_STDIN_BYTES
-from bellglass.node.params import Params
+from bellglass.node.params import Params, check_encodable
 
 MAX_COMMAND_BYTES = 1024 * 1024
 MAX_ENV_BYTES = 1024 * 1024
 # The kernel takes at most 128 KiB as one string of argv (MAX_ARG_STRLEN), the final NUL included.
 _ONE_STRING_BYTES = 128 * 1024 - 1
 _PIECE_BYTES = 96 * 1024
-_SHOWN_CHARACTERS = 2048
-_SHOWN_ARGUMENTS = 64
+_SHOWN_CHARACTERS = 1024
+_SHOWN_ARGUMENTS = 16
 # A script over the limit comes in pieces and is put together again inside; nothing of that is left but `$0`.
 _JOIN = 'IFS=; __bellglass_script="$*"; unset IFS; shift $#; eval "$__bellglass_script"'
 
@@ -84,6 +84,8 @@ def _command(value: Any) -> list[str] | str:
         raise InvalidCommand("command: neither a string nor a list of strings", details=refuse)
     if not parts or not parts[0] or (isinstance(value, str) and not value.strip()):
         raise InvalidCommand("command is empty", hint='give a program, such as ["python3", "main.py"]', details=refuse)
+    for part in parts:
+        check_encodable(part, "command")
     if any("\0" in part for part in parts):
         raise InvalidCommand("command holds a NUL byte", details=refuse)
     size = sum(len(part.encode("utf-8", "surrogateescape")) + 1 for part in parts)
@@ -129,6 +131,8 @@ def _environment(values: Mapping[str, Any]) -> dict[str, str]:
             )
         if not isinstance(value, str) or "\0" in value:
             raise InvalidRequest(f"env.{key[:80]}: not text without NUL", details={"field": "env"})
+        check_encodable(key, "env")
+        check_encodable(value, "env")
         entry = len(key.encode("utf-8", "surrogateescape")) + len(value.encode("utf-8", "surrogateescape")) + 1
         if entry > _ONE_STRING_BYTES:
             raise InvalidRequest(
@@ -152,6 +156,7 @@ def _stdin(value: Any) -> bytes | None:
     if value is None:
         return None
     if isinstance(value, str):
+        check_encodable(value, "stdin")
         raw = value.encode("utf-8", "surrogateescape")
     else:
         field = Params(value if isinstance(value, dict) else {})

@@ -1,7 +1,7 @@
 """How an execution's end is told: exit codes, signals, and whose doing it was.
 
-Precedence: the node's timeout, then the kernel's kill for memory, then a signal. A command that the shell could not have run
-either is a result (127, 126) with a line on stderr; everything else that stops a start is an error of the request.
+Precedence: the node's timeout, then the kernel's kill for memory, then a signal. A command that a shell could not have
+run either is a result (127, 126) with a line on stderr; everything else that stops a start is an error of the request.
 """
 
 from __future__ import annotations

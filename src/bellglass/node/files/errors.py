@@ -16,6 +16,7 @@ from bellglass.errors import (
     FileTypeMismatch,
     InternalError,
     InvalidRequest,
+    LimitExceeded,
     TooLarge,
 )
 from bellglass.wire.guest import GuestFailure
@@ -63,7 +64,7 @@ def _kind(failure: GuestFailure) -> type[BellglassError]:
         case "type":
             return FileExists if failure.errno == errno.EEXIST else FileTypeMismatch
         case "limit":
-            return TooLarge
+            return TooLarge if failure.errno else LimitExceeded  # without errno: too many streams at once
         case "archive":
             return ArchiveRefused
         case "size" | "user":

@@ -1,7 +1,8 @@
 """One file operation on the link: a request, bytes in one direction under a window, and one RESULT or FAILED.
 
 It does not survive its link: the agent undoes it, the caller hears AgentLost. An agent that makes no progress for
-`PROGRESS_S` while we wait for it loses the operation; work that shows nothing until it is done (a sync, a tree) has longer.
+`PROGRESS_S` while we wait for it loses the operation; work that shows nothing until it is done (a sync, a tree) has
+longer.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Any, Self
 
-from bellglass.errors import AgentLost, BellglassError
+from bellglass.errors import AgentLost, BellglassError, LimitExceeded
 from bellglass.node.files import errors
 from bellglass.node.guestlink.session import LINK_WAIT_S
 from bellglass.node.guestlink.stream import GuestStream
@@ -26,6 +27,8 @@ WINDOW_BYTES = 1024 * 1024
 ACK_STEP_BYTES = 256 * 1024
 PROGRESS_S = 30.0
 RESULT_S = 300.0
+AT_ONCE = 64
+_JOIN_BELOW_BYTES = 16 * 1024
 _OFFSET = struct.Struct("<Q")
 
 
@@ -40,7 +43,7 @@ class FileStream(GuestStream):
         self._failure: BellglassError | None = None
         self._result: FileResult | None = None
         self._ended = False
-        self._chunks: deque[memoryview] = deque()
+        self._chunks: deque[memoryview | bytearray] = deque()
         self._received = 0
         self._taken = 0
         self._given = 0
@@ -51,6 +54,11 @@ class FileStream(GuestStream):
 
     async def __aenter__(self) -> Self:
         session = self._live.session
+        if self._live.operations >= AT_ONCE:
+            raise LimitExceeded(
+                f"{self._live.operations} file operations are under way in this sandbox, the most at once is {AT_ONCE}",
+                hint="wait for one to end",
+            )
         await session.wait_link(asyncio.get_running_loop().time() + LINK_WAIT_S)
         self._live.operations += 1
         try:
@@ -107,7 +115,7 @@ class FileStream(GuestStream):
         """Output bytes up to their end. What was yielded counts as taken when the next one is asked for."""
         while True:
             while self._chunks:
-                chunk = self._chunks.popleft()
+                chunk = memoryview(self._chunks.popleft())  # out of the queue nothing is added to it any more
                 yield chunk
                 self._taken += len(chunk)
                 if self._taken - self._given >= ACK_STEP_BYTES:
@@ -162,7 +170,13 @@ class FileStream(GuestStream):
         self._received += len(data)
         if self._received - self._given > WINDOW_BYTES:
             raise FrameError("a file operation's output is beyond its window")
-        self._chunks.append(data)
+        last = self._chunks[-1] if self._chunks else None
+        if len(data) >= _JOIN_BELOW_BYTES:
+            self._chunks.append(data)
+        elif isinstance(last, bytearray) and len(last) < _JOIN_BELOW_BYTES:
+            last += data  # single bytes as frames of their own would cost a hundredfold in memory
+        else:
+            self._chunks.append(bytearray(data))
 
     def _fail(self, error: BellglassError) -> None:
         self._failure = self._failure or error

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable
+from typing import Any
 
 from bellglass.errors import AgentLost, BellglassError
 from bellglass.node.drivers.base import Handle
@@ -25,6 +26,7 @@ DIAL_TIMEOUT_S = 60.0
 LINK_WAIT_S = 10.0
 RELINK_MIN_S = 0.01
 RELINK_MAX_S = 1.0
+LONG_LINK_S = 5.0
 MAX_PING_BYTES = 64
 log = logging.getLogger("bellglass.guest")
 
@@ -142,15 +144,14 @@ class GuestSession:
             connection = GuestConnection(sock, _hello_into(greeting), _reason_into(ended))
             try:
                 connection.start()
-                done, _ = await asyncio.wait(
-                    [ended, greeting], timeout=HELLO_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED
-                )
-                if greeting in done and not connection.closed:
+                waited: list[asyncio.Future[Any]] = [ended, greeting]
+                await asyncio.wait(waited, timeout=HELLO_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
+                if greeting.done() and not connection.closed:
                     self._link_begins(connection, greeting.result())
-                    pause_s = RELINK_MIN_S if loop.time() - began > 5.0 else pause_s
+                    pause_s = RELINK_MIN_S if loop.time() - began > LONG_LINK_S else pause_s
                     reason = await ended
                 else:
-                    reason = "no HELLO came" if not done else "ended before HELLO"
+                    reason = "it ended before HELLO" if connection.closed else "no HELLO came"
             finally:
                 connection.close()
                 self._link_ended(connection)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class GuestStream:
-    """Base of the streams. `id` is 0 until `session.attach` gave it one; ids are never used twice in a sandbox's life."""
+    """Base of the streams. `id` is 0 until `session.attach` gave it one; no id is used twice in a sandbox's life."""
 
     id: int = 0
     session: GuestSession

@@ -33,9 +33,9 @@ async def create(node: Node, params: Params, stream: LinkStream) -> None:
     accept = render.check_accept(params.text("accept", "json"))
     wanted = spec.read(params, shell=live.shell)
     run, view = live.executions.create(wanted)
-    if view.run is not None:
-        await view.run.started()
     if wanted.detach:
+        if view.run is not None:
+            await view.run.started()
         await stream.send_head({"result": view.record()}, end=True)
     else:
         await render.deliver(view, stream, accept, offset=0, follow=True, starter=run is not None)
@@ -46,12 +46,17 @@ async def get(node: Node, params: Params, stream: LinkStream) -> None:
 
 
 async def list_all(node: Node, params: Params, stream: LinkStream) -> None:
-    live = _live(node, params)
+    sandbox_id = params.text("sandbox_id", limit=64)
+    row = node.sandboxes.row(sandbox_id, params.integer("generation"))
     state = params.text("state", None, limit=16)
     if state is not None and state not in registry.STATES:
         raise InvalidRequest(f"state: {state!r} is none of {', '.join(registry.STATES)}", details={"field": "state"})
     limit = params.integer("limit", 100, least=1, most=MOST_LISTED)
-    found = live.executions.page(before=params.text("cursor", None, limit=64), state=state, limit=limit)
+    before = params.text("cursor", None, limit=64)
+    if row.state in ("ending", "ended"):
+        found = [stored.record for stored in node.records.page(sandbox_id, before=before, state=state, limit=limit)]
+    else:
+        found = _live(node, params).executions.page(before=before, state=state, limit=limit)
     cursor = found[-1]["id"] if len(found) == limit else None
     await stream.send_head({"result": {"executions": found, "cursor": cursor}}, end=True)
 
