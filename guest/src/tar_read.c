@@ -79,7 +79,7 @@ static bool parse_decimal(const char *text, size_t length, uint64_t *value)
 {
     uint64_t sum = 0;
 
-    if (length == 0 || length > 18)
+    if (length == 0 || length > 19)   /* 19 digits cannot overflow */
         return false;
     for (size_t i = 0; i < length; i++) {
         if (text[i] < '0' || text[i] > '9')
@@ -102,6 +102,8 @@ static bool parse_time(struct tar_entry *e, const char *text, size_t length)
     if (length > 0 && text[0] == '-')
         return true;
     if (!parse_decimal(text, whole, &seconds))
+        return false;
+    if (seconds >> 62)
         return false;
     e->mtime_s = (int64_t)seconds;
     for (size_t i = whole + 1; i < length && scale > 0; i++, scale /= 10) {
@@ -254,7 +256,7 @@ static const char *fill_entry(struct tar_reader *t)
     if (e->type != TAR_FILE)
         e->size = 0;
     e->mtime_ns = 0;
-    e->mtime_s = parse_number(t->block + 136, 12, &value) == NULL ? (int64_t)value : 0;
+    e->mtime_s = parse_number(t->block + 136, 12, &value) == NULL ? (int64_t)(value & INT64_MAX) : 0;
     if (t->have.mtime) {
         e->mtime_s = t->next.mtime_s;
         e->mtime_ns = t->next.mtime_ns;

@@ -18,6 +18,7 @@ struct lines {
     bool skipping;   /* inside of a line that is too long: no part of it counts */
 };
 
+const char *passwd_path = "/etc/passwd", *group_path = "/etc/group";
 static char line_buffer[LINE_MAX_BYTES + 1];
 
 static bool lines_open(struct lines *l, const char *path)
@@ -117,7 +118,7 @@ static bool passwd_entry(struct identity *who, const char *name, uid_t uid)
     uint32_t id, gid;
     bool found = false;
 
-    if (!lines_open(&l, "/etc/passwd"))
+    if (!lines_open(&l, passwd_path))
         return false;
     while (!found && (line = lines_next(&l)) != NULL) {
         if (split(line, f) < 7 || !decimal(f[2], strlen(f[2]), &id) || !decimal(f[3], strlen(f[3]), &gid))
@@ -158,7 +159,7 @@ static void supplementary_groups(struct identity *who)
 
     who->groups[0] = who->gid;
     who->group_count = 1;
-    if (who->name[0] == 0 || !lines_open(&l, "/etc/group"))
+    if (who->name[0] == 0 || !lines_open(&l, group_path))
         return;
     while (who->group_count < GROUPS_MAX && (line = lines_next(&l)) != NULL) {
         if (split(line, f) < 4 || !decimal(f[2], strlen(f[2]), &gid) || gid == who->gid || !is_member(f[3], who->name))
@@ -230,12 +231,12 @@ const char *user_name(uid_t uid)
 {
     static struct name_cache cache[CACHE_SLOTS];
 
-    return cached_name(cache, "/etc/passwd", uid);
+    return cached_name(cache, passwd_path, uid);
 }
 
 const char *group_name(gid_t gid)
 {
     static struct name_cache cache[CACHE_SLOTS];
 
-    return cached_name(cache, "/etc/group", gid);
+    return cached_name(cache, group_path, gid);
 }

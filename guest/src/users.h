@@ -12,6 +12,8 @@
 
 #define GROUPS_MAX 256
 
+extern const char *passwd_path, *group_path;   /* tests point them elsewhere */
+
 struct identity {
     uid_t uid;
     gid_t gid;

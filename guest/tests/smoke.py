@@ -1,0 +1,180 @@
+"""An agent end to end over a real socket, with nothing but Python's library: `smoke.py COMMAND... ` starts it.
+
+The command is the agent or an emulator and the agent. The thorough tests are the project's pytest suite; this one runs
+where the agent needs an emulator or a sanitizer, and prints a line per test.
+"""
+
+import os
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+
+HEADER = struct.Struct("<IBBHI")
+HELLO, WELCOME, START, STARTED, DATA, ACK, EOF, EXIT, FAILED, RELEASE = 1, 2, 16, 17, 18, 19, 20, 22, 23, 24
+FILE, RESULT = 32, 33
+READ, WRITE, LIST, ARCHIVE_OUT, ARCHIVE_IN = 1, 2, 3, 8, 9
+
+
+def tlv(tag, value):
+    raw = struct.pack("<Q", value) if isinstance(value, int) else os.fsencode(value)
+    return struct.pack("<HI", tag, len(raw)) + raw
+
+
+def fields(payload):
+    found, at = {}, 0
+    while at < len(payload):
+        tag, length = struct.unpack_from("<HI", payload, at)
+        found.setdefault(tag, []).append(payload[at + 6 : at + 6 + length])
+        at += 6 + length
+    return found
+
+
+class Link:
+    def __init__(self, command, folder):
+        path = os.path.join(folder, "s")
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(path)
+        self.listener.listen()
+        self.listener.settimeout(30)
+        self.agent = subprocess.Popen([*command, path], stdin=subprocess.DEVNULL)
+        self.accept()
+        self.last = 0
+
+    def accept(self):
+        self.connection = self.listener.accept()[0]
+        self.connection.settimeout(30)
+        self.file = self.connection.makefile("rb")
+        kind, _, _, payload = self.read()
+        assert kind == HELLO
+        self.send(WELCOME, 0, tlv(1, 1))
+        return fields(payload)
+
+    def send(self, kind, stream, payload=b"", channel=0, flags=0):
+        self.connection.sendall(HEADER.pack(len(payload), kind, channel, flags, stream) + payload)
+
+    def read(self):
+        length, kind, channel, _, stream = HEADER.unpack(self.file.read(HEADER.size))
+        return kind, channel, stream, self.file.read(length)
+
+    def new(self):
+        self.last += 1
+        return self.last
+
+    def finish(self, stream, needs_eof=False):
+        """Frames of one stream up to its end: output by channel, and the last frame's type and fields."""
+        output, last, eof = {1: b"", 2: b""}, None, False
+        while last is None or (needs_eof and last[0] == RESULT and not eof):
+            kind, channel, which, payload = self.read()
+            assert which == stream
+            if kind == DATA:
+                output[channel] += payload[8:]
+                self.send(ACK, stream, struct.pack("<Q", len(output[channel])), channel)
+            elif kind == EOF:
+                eof = True
+            elif kind in (EXIT, FAILED, RESULT):
+                last = kind, fields(payload)
+        self.send(RELEASE, stream)
+        return output, *last
+
+    def run(self, *argv, input=None):
+        stream = self.new()
+        payload = b"".join(tlv(1, arg) for arg in argv) + tlv(2, "PATH=/usr/bin:/bin") + tlv(3, "/")
+        self.send(START, stream, payload + tlv(5, 1 if input is not None else 0) + tlv(6, 500))
+        if input is not None:
+            self.send(DATA, stream, struct.pack("<Q", 0) + input)
+            self.send(EOF, stream, struct.pack("<Q", len(input)))
+        return self.finish(stream)
+
+    def operate(self, operation, path, input=None, flags=0):
+        stream = self.new()
+        self.send(FILE, stream, tlv(1, operation) + tlv(2, path) + tlv(4, "/") + tlv(6, flags))
+        for at in range(0, len(input or b""), 65536):
+            self.send(DATA, stream, struct.pack("<Q", at) + input[at : at + 65536])
+        if input is not None:
+            self.send(EOF, stream, struct.pack("<Q", len(input)))
+        return self.finish(stream, needs_eof=operation == READ)
+
+
+def output_and_exit_code(link, folder):
+    output, kind, found = link.run("sh", "-c", "echo out; echo err >&2; exit 7")
+    assert (output, kind) == ({1: b"out\n", 2: b"err\n"}, EXIT)
+    assert found[1] == [struct.pack("<Q", 7)]
+
+
+def stdin_is_exact(link, folder):
+    data = os.urandom(200_000)
+    assert link.run("cat", input=data)[0][1] == data
+
+
+def missing_program(link, folder):
+    _, kind, found = link.run("nosuchcmd")
+    assert (kind, found[1], found[2]) == (FAILED, [b"exec"], [struct.pack("<Q", 2)])
+
+
+def background_child(link, folder):
+    assert link.run("sh", "-c", "sleep 5 & echo hi")[0][1] == b"hi\n"
+
+
+def much_output(link, folder):
+    assert len(link.run("head", "-c", "5000000", "/dev/zero")[0][1]) == 5_000_000
+
+
+def write_and_read(link, folder):
+    data, path = os.urandom(700_000), os.path.join(folder, "a/b/f")
+    assert link.operate(WRITE, path, data, flags=1)[1] == RESULT
+    assert link.operate(READ, path)[0][1] == data
+    assert link.operate(READ, os.path.join(folder, "s"))[2][1] == [b"type"]
+    assert link.operate(LIST, os.path.join(folder, "a"), flags=8)[0][1].count(b"b/f") == 1
+
+
+def archive_and_back(link, folder):
+    archive = link.operate(ARCHIVE_OUT, os.path.join(folder, "a"))[0][1]
+    assert link.operate(ARCHIVE_IN, os.path.join(folder, "copy"), archive)[1] == RESULT
+    with open(os.path.join(folder, "a/b/f"), "rb") as one, open(os.path.join(folder, "copy/b/f"), "rb") as two:
+        assert one.read() == two.read()
+    assert link.operate(ARCHIVE_IN, os.path.join(folder, "torn"), archive[:-2000])[1] == FAILED
+    assert not os.path.exists(os.path.join(folder, "torn"))
+
+
+def new_link(link, folder):
+    link.file.close()
+    link.connection.close()
+    assert link.accept()[4] == [struct.pack("<Q", 2)]
+    assert link.run("echo", "again")[0][1] == b"again\n"
+
+
+def sigterm(link, folder):
+    link.agent.terminate()
+    assert link.agent.wait(30) == 0
+
+
+def main(command):
+    tests = [output_and_exit_code, stdin_is_exact, missing_program, background_child, much_output, write_and_read]
+    tests += [archive_and_back, new_link, sigterm]
+    failed = 0
+    with tempfile.TemporaryDirectory() as folder:
+        link = Link(command, folder)
+        try:
+            for test in tests:
+                try:
+                    test(link, folder)
+                except Exception as error:
+                    failed += 1
+                    print(f"FAIL {test.__name__}: {type(error).__name__}: {error}")
+                else:
+                    print(f"ok   {test.__name__}")
+        finally:
+            if link.agent.poll() is None:
+                link.agent.kill()
+            link.agent.wait()
+            link.file.close()
+            link.connection.close()
+            link.listener.close()
+    print(f"{len(tests) - failed} passed, {failed} failed")
+    return failed != 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
