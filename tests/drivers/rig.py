@@ -63,7 +63,7 @@ class Agent:
             self.pending = list(self.reader.feed(data))
         return self.pending.pop(0)
 
-    def start(self, *argv: str, user: str = "root", execution_id: str | None = None) -> int:
+    def start(self, *argv: str, user: str = "root", execution_id: str | None = None, oom_score_adj: int = 500) -> int:
         """Start a command in a group of its own; answers its stream."""
         self.streams += 1
         execution_id = execution_id or ids.new_ulid()
@@ -75,6 +75,7 @@ class Agent:
             user=user,
             flags=guest.StartFlag(0),
             execution_id=execution_id,
+            oom_score_adj=oom_score_adj,
             descriptor=True,
         )
         descriptor = self.groups.make(execution_id)
@@ -161,6 +162,11 @@ class Rig:
         self.run(self.driver.close())
         assert self.helper.wait(10) == 0
 
+    def reclaim_all(self) -> None:
+        """What failed tests have left."""
+        for folder in self.data.sandboxes_dir.iterdir():
+            self.run(self.driver.reclaim_leftovers(folder.name))
+
     def spec(self, **fields: Any) -> MachineSpec:
         newest = templates.installed(cache_dir() / "templates")[0]
         values: dict[str, Any] = {
@@ -236,6 +242,8 @@ def new_rig(*, uid: int = 0) -> Iterator[Rig]:
         rig = Rig(data, ids.new_installation_id(), runner, undo)
         rig.start_helper(uid=uid)
         undo.callback(rig.stop_helper)
+        undo.callback(rig.reclaim_all)
+        rig.end(rig.create())  # what is made once, such as the runtime's folder, is there before anybody looks
         yield rig
 
 

@@ -13,8 +13,10 @@ CAPABILITIES = {
     "cap_chown", "cap_dac_override", "cap_fowner", "cap_fsetid", "cap_kill", "cap_setgid", "cap_setuid",
     "cap_net_bind_service", "cap_sys_chroot", "cap_setfcap", "cap_audit_write",
 }  # fmt: skip
-BITS = {0: "cap_chown", 1: "cap_dac_override", 3: "cap_fowner", 4: "cap_fsetid", 5: "cap_kill", 6: "cap_setgid",
-        7: "cap_setuid", 10: "cap_net_bind_service", 18: "cap_sys_chroot", 29: "cap_audit_write", 31: "cap_setfcap"}  # fmt: skip
+BITS = {
+    0: "cap_chown", 1: "cap_dac_override", 3: "cap_fowner", 4: "cap_fsetid", 5: "cap_kill", 6: "cap_setgid",
+    7: "cap_setuid", 10: "cap_net_bind_service", 18: "cap_sys_chroot", 29: "cap_audit_write", 31: "cap_setfcap",
+}  # fmt: skip
 
 
 def test_root_inside_is_a_nobody_outside(machine: Any) -> None:

@@ -1,4 +1,4 @@
-"""A machine from create to reclaim: what is told of its end, and that nothing is left, also after failures on the way."""
+"""A machine from create to reclaim: what is told of its end; nothing is left, also after failures on the way."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from bellglass.node.drivers.base import Template
 from bellglass.node.drivers.runc import RuncDriver
 from bellglass.node.helper import cgroup
 from bellglass.node.helper.uids import LEASES
+from bellglass.testing import kernel
+from bellglass.wire.guest import GuestType
 
 MIB = 2**20
 pytestmark = pytest.mark.usefixtures("clean")
@@ -83,16 +85,13 @@ def test_wait_tells_that_the_agent_ended(rig: Any) -> None:
 
 def test_wait_tells_that_memory_ran_out(rig: Any) -> None:
     with rig.machine(memory_bytes=64 * MIB) as machine:
-        # Only the agent's group as a whole can be chosen when nothing else is as big: fill memory that belongs to no process.
-        for name in ("a", "b", "c"):
-            try:
-                machine.agent.run("dd", "if=/dev/zero", f"of=/run/{name}", "bs=1M", "count=60")
-                machine.agent.run("dd", "if=/dev/zero", f"of=/dev/shm/{name}", "bs=1M", "count=60")
-            except (EOFError, ConnectionError):
-                break
-        if _runs(machine.pid):
-            pytest.skip("the kernel spared the agent")
-        assert rig.run(asyncio.wait_for(machine.handle.wait(), 5)) == "oom"
+        program = "import time; time.sleep(0.5); b'x' * (1 << 30)"
+        machine.agent.start("python3", "-c", program, oom_score_adj=0)
+        while machine.agent.frame().type != GuestType.STARTED:
+            continue
+        # Make the agent the kernel's first choice, which it else would never be.
+        Path(f"/proc/{machine.pid}/oom_score_adj").write_text("1000")
+        assert rig.run(asyncio.wait_for(machine.handle.wait(), 20)) == "oom"
 
 
 def test_the_agent_dials_again(rig: Any) -> None:
@@ -141,10 +140,10 @@ FAILURES: dict[str, tuple[dict[str, Any], type[BellglassError], str]] = {
     "unknown template": ({"template": Template("nosuch", "0" * 64, Path("/"))}, NotFound, "not built"),
     "another digest": ({"template": "same 16"}, NotFound, "another digest"),
     "inputs that are missing": ({"has_inputs": True}, SandboxFailed, "binds"),
-    "a cpu that is not there": ({"cpu_ids": (60000,)}, SandboxFailed, ""),
-    "memory that is too little for the runtime": ({"memory_bytes": 16 * MIB}, BellglassError, ""),
+    "a cpu that is not there": ({"cpu_ids": (60000,)}, SandboxFailed, "cpuset"),
+    "memory that is too little for the runtime": ({"memory_bytes": 16 * MIB}, BellglassError, "."),
     "inodes that do not fit on the disk": ({"disk_bytes": 16 * MIB, "inodes": 2**30}, BellglassError, "mkfs"),
-    "a disk over any file's size": ({"disk_bytes": 16 * 2**40, "inodes": 2**20}, BellglassError, ""),
+    "a disk over any file's size": ({"disk_bytes": 16 * 2**40, "inodes": 2**20}, BellglassError, "disk"),
 }
 
 
@@ -306,6 +305,8 @@ def test_groups_of_executions(rig: Any) -> None:
         async def wait(timeout_s: float) -> bool:
             return await groups.wait_empty(execution_id, asyncio.get_running_loop().time() + timeout_s)
 
+        while (frame := agent.frame()).type != GuestType.STARTED:
+            assert frame.stream == stream
         assert rig.run(wait(0.05)) is False
         with pytest.raises(OSError):
             groups.remove(execution_id)
@@ -326,3 +327,17 @@ def test_groups_of_executions(rig: Any) -> None:
         for bad in ("../../x", "", "01ARZ3NDEKTSV4RRFFQ69G5FA/"):
             with pytest.raises(InternalError):
                 groups.make(bad)
+
+
+def test_namespaces_go(rig: Any) -> None:
+    """By the kernel's own count, which others on the machine may change a little."""
+    before = kernel.namespace_counts()
+    machines = [rig.create(memory_bytes=64 * MIB) for _ in range(6)]
+    during = kernel.namespace_counts()
+    assert all(during[kind] >= before[kind] + 4 for kind in before), "the count sees them"
+    for machine in machines:
+        rig.end(machine)
+    deadline = time.monotonic() + 5
+    while any(count >= before[kind] + 4 for kind, count in kernel.namespace_counts().items()):
+        assert time.monotonic() < deadline, (before, kernel.namespace_counts())
+        time.sleep(0.05)

@@ -99,7 +99,8 @@ def test_disk_limit(rig: Any) -> None:
         taken = (before - os.statvfs(rig.data.root).f_bavail) * os.statvfs(rig.data.root).f_frsize
         assert taken < 200 * MIB
         machine.agent.shell("rm /root/x; mkdir /root/n")
-        program = "import os\nn = 0\ntry:\n while True: os.mknod(f'/root/n/{n}'); n += 1\nexcept OSError as e: print(n, e.errno)"
+        program = "import os\nn = 0\ntry:\n while True: os.mknod(f'/root/n/{n}'); n += 1\n"
+        program += "except OSError as e: print(n, e.errno)"
         made, number = map(int, machine.agent.run("python3", "-c", program).stdout.split())
         assert 900 < made <= 1000 and number == 28
         assert machine.agent.shell("echo alive") == "alive\n"

@@ -87,19 +87,23 @@ class RuncHandle:
 
     async def wait(self) -> str:
         """`oom` is told from the machine's own count: only a parent learns how a process has ended."""
-        pidfd = _open_process(self._state)
-        if pidfd is not None:
-            try:
-                await _readable(pidfd)
-            finally:
-                os.close(pidfd)
+        await _ended(self._state)
         return "oom" if self._groups.oom_killed_lately() else "exited"
 
     async def destroy(self) -> None:
         deadline = asyncio.get_running_loop().time() + _KILL_S
         cgroup.kill(self._groups.root)
+        try:
+            async with asyncio.timeout_at(deadline):
+                # The first process of a pid namespace ends last, when all others have been collected.
+                await _ended(self._state)
+        except TimeoutError:
+            raise self._undead() from None
         if not await wait_group_empty(self._groups.root, deadline):
-            raise InternalError(f"processes of {self.sandbox_id} are still alive {_KILL_S:g} s after SIGKILL")
+            raise self._undead()
+
+    def _undead(self) -> InternalError:
+        return InternalError(f"processes of {self.sandbox_id} are still alive {_KILL_S:g} s after SIGKILL")
 
     async def reclaim(self) -> None:
         await self._driver.reclaim_leftovers(self.sandbox_id)
@@ -287,11 +291,16 @@ def _open_process(state: MachineState) -> int | None:
     return None
 
 
-async def _readable(fd: int) -> None:
+async def _ended(state: MachineState) -> None:
+    """Until the machine's first process is dead."""
+    pidfd = _open_process(state)
+    if pidfd is None:
+        return
     loop = asyncio.get_running_loop()
-    ready = asyncio.Event()
-    loop.add_reader(fd, ready.set)
+    ended = asyncio.Event()
+    loop.add_reader(pidfd, ended.set)
     try:
-        await ready.wait()
+        await ended.wait()
     finally:
-        loop.remove_reader(fd)
+        loop.remove_reader(pidfd)
+        os.close(pidfd)

@@ -18,7 +18,7 @@ _PROGRAMS = {"mkfs.ext4": "e2fsprogs"}
 
 
 def probe(context: Context, runtime: str) -> Mapping[str, Any]:
-    """`version`, `helper_pid`, `lxcfs` (bool), `pid_max`, and `missing`: a list of {reason, hint}, empty when all is there."""
+    """`version`, `helper_pid`, `lxcfs`, `pid_max`, and `missing`: a list of {reason, hint}, empty when all is there."""
     missing: list[dict[str, str]] = []
 
     def need(there: bool, reason: str, hint: str) -> None:

@@ -40,7 +40,7 @@ def reclaim_locked(context: Context, sandbox_id: str, *, timeout_s: float = TIME
             raise InternalError(f"{devices} still hold the disk of {sandbox_id} after {timeout_s:g} s")
         time.sleep(_POLL_S)
     _remove_tree(folder)
-    uids.release(context.installation, sandbox_id)
+    uids.release(context.installation, sandbox_id, deadline)
 
 
 def _remove_tree(folder: object) -> None:

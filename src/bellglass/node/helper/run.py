@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 
 from bellglass.errors import InternalError
+from bellglass.node.helper import kernel
 
 ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
 _TAIL_BYTES = 2000
@@ -31,6 +32,8 @@ def run(*argv: str, timeout_s: float, capture: bool = True, env: dict[str, str] 
                 env=ENVIRONMENT | (env or {}),
                 cwd="/",
                 start_new_session=True,
+                # A runtime that outlived a killed helper child would go on starting what is being reclaimed.
+                preexec_fn=_die_with_parent,
             )
         except FileNotFoundError:
             raise InternalError(f"{argv[0]} is not installed", hint="make setup") from None
@@ -48,6 +51,10 @@ def run(*argv: str, timeout_s: float, capture: bool = True, env: dict[str, str] 
                 f"exit {code}: {shlex.join(argv)}" + (f": {text[-_TAIL_BYTES:].strip()}" if text.strip() else ""),
             )
         return text
+
+
+def _die_with_parent() -> None:
+    kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _ends(pid: int, timeout_s: float) -> bool:

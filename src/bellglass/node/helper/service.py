@@ -72,7 +72,7 @@ def _begin(context: Context, channel: socket.socket, message: bytes, children: d
         request = json.loads(message)
         request_id = request["id"] if isinstance(request, dict) and type(request.get("id")) is int else -1
         operation, fields = parse(request)
-    except ValueError:
+    except (ValueError, RecursionError):
         _answer(channel, request_id, error=InvalidRequest("a request is JSON"))
         return
     except InvalidRequest as error:

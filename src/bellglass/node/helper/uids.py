@@ -8,6 +8,7 @@ installation that made a lease removes it.
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,7 @@ UID_BASE = 0x70000000
 RANGE_SIZE = 65536
 RANGE_COUNT = 30_000
 LEASES = Path("/run/bellglass/uids")
+_POLL_S = 0.01
 
 
 def first_uid(index: int) -> int:
@@ -55,16 +57,19 @@ def find(installation: str, sandbox_id: str) -> int | None:
     return None
 
 
-def release(installation: str, sandbox_id: str) -> None:
-    """Give the range back; none is success. Raises InternalError while a process of the host still has a uid in it."""
+def release(installation: str, sandbox_id: str, deadline: float) -> None:
+    """Give the range back; none is success. Raises InternalError if a process of the host has a uid in it when the
+    monotonic `deadline` has passed."""
     index = find(installation, sandbox_id)
     if index is None:
         return
-    if holders := holders_of(index):
-        raise InternalError(
-            f"uid range {index} of {sandbox_id} is still in use by processes {holders[:8]}",
-            details={"pids": holders[:8]},
-        )
+    while holders := holders_of(index):
+        if time.monotonic() > deadline:
+            raise InternalError(
+                f"uid range {index} of {sandbox_id} is still in use by processes {holders[:8]}",
+                details={"pids": holders[:8]},
+            )
+        time.sleep(_POLL_S)  # the last of them are on their way out: their group was empty
     (LEASES / str(index)).unlink(missing_ok=True)
 
 
@@ -79,8 +84,10 @@ def holders_of(index: int) -> list[int]:
             status = (path / "status").read_text()
         except (FileNotFoundError, ProcessLookupError):
             continue
-        line = next(line for line in status.splitlines() if line.startswith("Uid:"))
-        if any(low <= int(uid) < high for uid in line.split()[1:]):
+        fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+        if fields["State"][0] in "ZX" and int(fields["Threads"]) <= 1:
+            continue  # dead, and only not yet collected by its parent, which may be anybody's
+        if any(low <= int(uid) < high for uid in fields["Uid"].split()):
             found.append(int(path.name))
     return found
 
