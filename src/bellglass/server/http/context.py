@@ -27,6 +27,7 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 KEY = "bellglass"
+SHORT_BODY_BYTES = 65536
 _REQUEST_ID = re.compile(rb"^[A-Za-z0-9._-]{1,128}$")
 log = structlog.get_logger("bellglass.access")
 
@@ -65,16 +66,27 @@ class Gateway:
         scope[KEY] = context
         began = time.perf_counter()
         status = 0
+        body_left = _has_long_body(scope)
+
+        async def receive_body(inner: Receive = receive) -> Message:
+            nonlocal body_left
+            message = await inner()
+            if message["type"] == "http.request" and not message.get("more_body", False):
+                body_left = False
+            return message
 
         async def send_with_id(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
                 message["headers"] = [*message["headers"], (b"x-request-id", context.request_id.encode())]
+                if body_left and status >= 400:
+                    # Else the rest of a body that was refused would be read to its end, however long it is.
+                    message["headers"].append((b"connection", b"close"))
             await send(message)
 
         try:
-            await self.app(scope, receive, send_with_id)
+            await self.app(scope, receive_body, send_with_id)
         except Exception:  # the border of a request: logged, told, and the server goes on
             context.error_code = context.error_code or InternalError.code
             log.exception("request failed", request_id=context.request_id, action=context.action)
@@ -101,6 +113,13 @@ class Gateway:
                 request_id=context.request_id,
                 ms=round((time.perf_counter() - began) * 1000, 2),
             )
+
+
+def _has_long_body(scope: Scope) -> bool:
+    """Whether the request announces more than it costs to read on. A chunked body may be of any length."""
+    headers = {name: value for name, value in scope["headers"] if name in (b"content-length", b"transfer-encoding")}
+    length = headers.get(b"content-length", b"0")
+    return b"transfer-encoding" in headers or not length.isdigit() or int(length) > SHORT_BODY_BYTES
 
 
 def _request_id(scope: Scope) -> str:
