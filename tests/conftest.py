@@ -5,11 +5,14 @@ As root nothing is skipped: a missing runtime, agent or template fails, since `m
 
 from __future__ import annotations
 
+import json
 import os
+import select
+import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx2
 import pytest
@@ -127,6 +130,56 @@ def api(stack: Stack) -> Iterator[httpx2.Client]:
         trust_env=False,
     ) as client:
         yield client
+
+
+class Pushed(NamedTuple):
+    """What a server answered to a body before all of it was sent, and how much was."""
+
+    status: int
+    error: dict[str, Any]
+    sent_bytes: int
+
+
+@pytest.fixture(scope="session")
+def push(stack: Stack) -> Callable[..., Pushed]:
+    """Sends a body only until the server answers, and then wants the connection to end: a server that goes on reading
+    would let a refused client fill its line."""
+
+    def send(method: str, target: str, pieces: Iterator[bytes], *, length: int) -> Pushed:
+        host, port = stack.api_url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=60) as connection:
+            head = f"{method} {target} HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {stack.api_key}\r\n"
+            connection.sendall(f"{head}Content-Length: {length}\r\n\r\n".encode())
+            sent, answered = 0, False
+            for piece in pieces:
+                if select.select([connection], [], [], 0)[0]:
+                    answered = True
+                    break
+                try:
+                    connection.sendall(piece)
+                except (ConnectionResetError, BrokenPipeError):
+                    answered = True  # and what it said before is still there to be read
+                    break
+                sent += len(piece)
+            connection.settimeout(10)
+            raw = connection.recv(65536)
+            while raw and b"\r\n\r\n" not in raw:
+                raw += connection.recv(65536)
+            assert raw, "hung up without an answer"
+            head, _, body = raw.partition(b"\r\n\r\n")
+            headers = dict(line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:])
+            while len(body) < int(headers[b"content-length"]):
+                body += connection.recv(65536)
+            assert answered or sent < length
+            try:
+                deadline = time.monotonic() + 10
+                while connection.recv(65536) != b"":
+                    assert time.monotonic() < deadline, "the server keeps the connection of a body that it refused"
+            except ConnectionResetError:
+                pass
+        return Pushed(int(head.split()[1]), json.loads(body)["error"], sent)
+
+    return send
 
 
 @pytest.fixture(scope="session")

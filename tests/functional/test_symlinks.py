@@ -42,7 +42,7 @@ def test_links_stay_inside(box: Any, links: str, canary: Path, api: httpx2.Clien
     shadow = api.get(path, params={"path": f"{links}/shadow", "user": "root"})
     assert shadow.status_code == 200 and shadow.text != Path("/etc/shadow").read_text()
     for name in ("canary", "dangling", "up/tmp/x/y", "root/tmp/by-root"):
-        answer = api.put(path, params={"path": f"{links}/{name}", "user": "root"}, content=b"inside")
+        answer = api.put(path, params={"path": f"{links}/{name}", "user": "root", "parents": "true"}, content=b"inside")
         assert answer.status_code in (200, 201), (name, answer.text)
     assert box.exec(["cat", HOST_FILE, "/etc/newfile", "/tmp/x/y"], user="root").stdout == "inside" * 3
     assert not Path("/etc/newfile").exists() and not Path("/tmp/x/y").exists() and not Path("/tmp/by-root").exists()

@@ -81,7 +81,11 @@ def snapshot(scope: Scope) -> Resources:
     """Everything that belongs to the installation now. As an ordinary user without what only root may read."""
     everything = list(kernel.processes())
     ours = _processes(scope, everything)
-    daemons = {name: process.pid for process in ours if (name := _daemon_name(process))}
+    daemons: dict[str, int] = {}
+    # The oldest of its name: the helper forks a child for each operation.
+    for process in sorted(ours, key=lambda process: process.start_ticks):
+        if name := _daemon_name(process):
+            daemons.setdefault(name, process.pid)
     items = {
         "process": Counter(_process_name(process) for process in ours),
         "mount": _mounts(scope, daemons),
