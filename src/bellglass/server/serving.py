@@ -48,7 +48,7 @@ class Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """uvicorn's own raises the signal again when it is done, which would end the process before ours are stopped."""
+        """uvicorn's own raises the signal again when it is done: that would end the process before ours stop."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return

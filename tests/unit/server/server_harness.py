@@ -91,15 +91,23 @@ class Harness:
         return self
 
     def stop(self) -> None:
-        for client in self._clients:
-            client.close()
-        self._clients.clear()
         self.server.should_exit = True
         self._thread.join(10)
         assert not self._thread.is_alive(), "the server does not stop"
+        for client in self._clients:
+            client.close()
+        self._clients.clear()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(20)
+
+    def end(self, sandbox_id: str, reason: str) -> None:
+        """A sandbox ends by itself; its event is in the journal when this returns."""
+
+        async def end() -> None:
+            self.peer.end(sandbox_id, reason)
+
+        self.run(end())
 
     def until(self, true: Callable[[], bool], within_s: float = 5.0) -> None:
         deadline = time.monotonic() + within_s

@@ -21,6 +21,7 @@ from bellglass.errors import (
 )
 from bellglass.model import CreateExecution, Execution, ExecutionResult
 from bellglass.server.executions.bodies import SendSignal
+from bellglass.server.executions.service import in_our_words
 from bellglass.server.executions.validate import choose_format
 from bellglass.server.http.actions import Routes
 from bellglass.server.http.answers import answer, no_content
@@ -100,7 +101,7 @@ async def output(
         project_of(request), sandbox_id, execution_id, accept, context_of(request).request_id,
         offset=offset, follow=follow,
     )  # fmt: skip
-    return LinkResponse(stream, principal_of(request).key)
+    return LinkResponse(stream, principal_of(request).key, in_our_words=in_our_words)
 
 
 @routes.action(
@@ -118,7 +119,9 @@ async def stdin(
     stream = await services.executions.stdin(
         project_of(request), sandbox_id, execution_id, context_of(request).request_id, eof=eof
     )
-    return answer(await send_body(request, stream, principal_of(request).key, services.settings["server.max_file"]))
+    with in_our_words():
+        result = await send_body(request, stream, principal_of(request).key, services.settings["server.max_file"])
+    return answer(result)
 
 
 @routes.action(

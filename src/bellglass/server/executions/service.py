@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import signal as signals
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from bellglass.errors import BellglassError, InvalidRequest, NotFound
+from bellglass.errors import InvalidRequest, NotFound
 from bellglass.ids import EXECUTION_ID
 from bellglass.link import LinkStream
 from bellglass.model import CreateExecution
@@ -93,10 +95,8 @@ class Executions:
         self, target: Target, op: str, execution_id: str, more: dict[str, Any], request_id: str
     ) -> dict[str, Any]:
         params = {**target.ref, "execution_id": check_id(execution_id), **more}
-        try:
+        with in_our_words():
             return await self._cluster.call(target.node_id, op, params, request_id=request_id)
-        except NotFound as error:
-            raise _plain(error) from error
 
 
 def check_id(execution_id: str) -> str:
@@ -113,9 +113,15 @@ def not_found() -> NotFound:
     )
 
 
-def _plain(error: BellglassError) -> BellglassError:
-    """The node's 404 in the words of ours, so that a malformed id and an unknown one answer alike."""
-    return not_found() if type(error) is NotFound else error
+@contextmanager
+def in_our_words() -> Iterator[None]:
+    """The node's 404 becomes ours, so that a malformed id and an unknown one answer alike."""
+    try:
+        yield
+    except NotFound as error:
+        if type(error) is not NotFound:
+            raise
+        raise not_found() from error
 
 
 def signal_name(value: str | int) -> str:

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Literal
+from urllib.parse import unquote_to_bytes
 
 from fastapi import APIRouter, Request
 from fastapi.routing import APIRoute
 from starlette.responses import Response
 
-from bellglass.errors import BellglassError
+from bellglass.errors import BellglassError, InvalidRequest
 from bellglass.model import Record
 from bellglass.server.http.context import context_of
 from bellglass.server.http.validation import unknown_field
@@ -58,13 +59,23 @@ class ActionRoute(APIRoute):
             context.objects.update(request.scope["path_params"])
             if described.access != "public":
                 context.principal = request.app.state.services.auth.check(request.headers, described.access)
-            if request.scope["query_string"]:
+            if query := request.scope["query_string"]:
+                _check_utf8(query)
                 for name in request.query_params:
                     if name not in queries:
                         raise unknown_field(name, sorted(queries), kind="query parameter")
             return await inner(request)
 
         return handler
+
+
+def _check_utf8(query: bytes) -> None:
+    """The framework would put a replacement character for a wrong byte, and a path would name another file."""
+    if b"%" in query or not query.isascii():
+        try:
+            unquote_to_bytes(query).decode("utf-8")
+        except UnicodeDecodeError:
+            raise InvalidRequest("the query is not UTF-8", details={"field": "query"}) from None
 
 
 class Routes(APIRouter):

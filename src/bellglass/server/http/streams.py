@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 from starlette.responses import Response
@@ -30,15 +31,21 @@ def head_of_node(head: dict[str, Any]) -> Head:
 
 class LinkResponse(Response):
     """`render_head` turns the node's HEAD into status and headers; it may raise a BellglassError, which becomes the
-    answer, like an error that the node gives before its HEAD."""
+    answer, like an error that the node gives before its HEAD. `in_our_words` may translate both."""
 
     def __init__(
-        self, stream: LinkStream, key: KeyState, render_head: Callable[[dict[str, Any]], Head] = head_of_node
+        self,
+        stream: LinkStream,
+        key: KeyState,
+        render_head: Callable[[dict[str, Any]], Head] = head_of_node,
+        *,
+        in_our_words: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         super().__init__()
         self._stream = stream
         self._key = key
         self._render_head = render_head
+        self._in_our_words = in_our_words
         self._given_up: BellglassError | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -53,7 +60,8 @@ class LinkResponse(Response):
 
     async def _pass_on(self, scope: Scope, send: Send) -> None:
         try:
-            head = self._render_head(await self._stream.head())
+            with self._in_our_words():
+                head = self._render_head(await self._stream.head())
         except BellglassError:
             if self._given_up is not None:
                 raise self._given_up from None

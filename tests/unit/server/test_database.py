@@ -1,0 +1,165 @@
+"""The database: migrations, the writer, and what SQLite is told."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, text
+
+import bellglass.server.db.migrations
+from bellglass.server.db import migrate
+from bellglass.server.db.engine import open_engine
+from bellglass.server.db.reader import Reader
+from bellglass.server.db.tables import metadata
+from bellglass.server.db.writer import Writer
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    path = tmp_path / "bellglass.db"
+    migrate.upgrade(path)
+    return path
+
+
+def test_migrations_make_the_schema_of_the_tables(database: Path) -> None:
+    engine = open_engine(database)
+    with engine.connect() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+    engine.dispose()
+    made, wanted = sqlite3.connect(database), sqlite3.connect(":memory:")
+    from sqlalchemy import create_engine
+    from sqlalchemy.pool import StaticPool
+
+    fresh = create_engine("sqlite://", creator=lambda: wanted, poolclass=StaticPool)
+    metadata.create_all(fresh)
+    indexes = "select name, sql from sqlite_master where type = 'index' and sql is not null order by name"
+    assert made.execute(indexes).fetchall() == wanted.execute(indexes).fetchall()
+    fresh.dispose()
+    made.close()
+    wanted.close()
+
+
+def test_head_is_the_newest_file() -> None:
+    scripts = ScriptDirectory(str(Path(bellglass.server.db.migrations.__file__).parent))
+    assert scripts.get_heads() == [bellglass.server.db.migrations.HEAD]
+
+
+def test_ensure_from_empty_and_again(tmp_path: Path) -> None:
+    path = tmp_path / "new.db"
+    assert migrate.current_revision(path) is None
+    migrate.ensure(path)
+    assert migrate.current_revision(path) == bellglass.server.db.migrations.HEAD
+    before = path.stat().st_mtime_ns
+    migrate.ensure(path)
+    assert path.stat().st_mtime_ns == before
+
+
+def test_a_database_that_is_none_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "junk.db"
+    path.write_bytes(b"this is no database" * 100)
+    with pytest.raises((migrate.MigrationFailed, sqlite3.DatabaseError)):
+        migrate.ensure(path)
+
+
+def test_what_sqlite_is_told(database: Path) -> None:
+    engine = open_engine(database)
+    with engine.connect() as connection:
+        told = {
+            name: connection.execute(text(f"pragma {name}")).scalar()
+            for name in ("journal_mode", "synchronous", "foreign_keys")
+        }
+    engine.dispose()
+    assert told == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1}
+
+
+def insert(name: str) -> Any:
+    def job(connection: Connection) -> str:
+        connection.execute(text("insert into projects values (:name, :name, 'x')"), {"name": name})
+        return name
+
+    return job
+
+
+def names(connection: Connection) -> list[str]:
+    return [row[0] for row in connection.execute(text("select name from projects order by 1"))]
+
+
+def test_writer_keeps_failures_apart(database: Path) -> None:
+    async def run() -> None:
+        engine = open_engine(database)
+        writer, reader = Writer(engine), Reader(engine)
+
+        def broken(connection: Connection) -> None:
+            insert("half")(connection)
+            raise ZeroDivisionError
+
+        try:
+            # Queued before the thread runs: one batch, one commit.
+            jobs = [writer.run(job) for job in (insert("a"), broken, insert("b"), insert("a"), insert("c"))]
+            waiting = asyncio.gather(*jobs, return_exceptions=True)
+            await asyncio.sleep(0)
+            writer.start()
+            results = await waiting
+            assert [type(result).__name__ for result in results] == [
+                "str",
+                "ZeroDivisionError",
+                "str",
+                "IntegrityError",
+                "str",
+            ]
+            assert reader.inline(names) == ["a", "b", "c"]
+            await writer.run(insert("d"))
+            assert reader.inline(names) == ["a", "b", "c", "d"], "no old snapshot"
+            assert await reader.in_thread(names) == ["a", "b", "c", "d"]
+        finally:
+            await writer.close()
+            reader.close()
+            engine.dispose()
+
+    asyncio.run(run())
+
+
+def test_an_answered_write_is_in_the_file(database: Path) -> None:
+    async def run() -> None:
+        engine = open_engine(database)
+        writer = Writer(engine)
+        writer.start()
+        try:
+            for i in range(20):
+                await writer.run(insert(f"p{i}"))
+                other = sqlite3.connect(database)
+                assert other.execute("select count(*) from projects").fetchone() == (i + 1,)
+                other.close()
+        finally:
+            await writer.close()
+            engine.dispose()
+
+    asyncio.run(run())
+
+
+def test_a_waiter_that_leaves_does_not_stop_the_write(database: Path) -> None:
+    async def run() -> None:
+        engine = open_engine(database)
+        writer = Writer(engine)
+        try:
+            task = asyncio.create_task(writer.run(insert("kept")))
+            await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            writer.start()
+            await writer.run(insert("next"))
+        finally:
+            await writer.close()
+            engine.dispose()
+
+    asyncio.run(run())
+    connection = sqlite3.connect(database)
+    assert connection.execute("select count(*) from projects").fetchone() == (2,)
+    connection.close()

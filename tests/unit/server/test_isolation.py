@@ -1,0 +1,103 @@
+"""Two projects: every route of the API with an id of the other one answers exactly as with an id that nobody has.
+
+The routes come from the OpenAPI document, so a new one is in the matrix the day it is written.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx2
+import pytest
+from server_harness import Harness, error_of
+
+UNKNOWN = "sb" + "7" * 20
+MALFORMED = ("x", "sb", UNKNOWN.upper(), UNKNOWN + "7", UNKNOWN + "%0A", "%00", "sb%2e%2e", "a" * 5000, "é")
+
+
+def example(schema: dict[str, Any], operation: dict[str, Any]) -> dict[str, Any]:
+    """What a valid request of an operation needs."""
+    request: dict[str, Any] = {"params": {}}
+    for parameter in operation.get("parameters", ()):
+        if parameter["in"] == "query" and parameter.get("required"):
+            request["params"][parameter["name"]] = "x"
+    content = operation.get("requestBody", {}).get("content", {})
+    if "application/json" in content:
+        request["json"] = content["application/json"]["example"]
+    elif content:
+        request["content"] = b"x"
+    return request
+
+
+@pytest.fixture(scope="module")
+def operations(harness: Harness) -> list[tuple[str, str, dict[str, Any], dict[str, Any]]]:
+    """(method, path, request, operation) of each route with a sandbox's id."""
+    document = harness.client(None).get("/v1/openapi.json").json()
+    return [
+        (method.upper(), path, example(document, operation), operation)
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+        if "{sandbox_id}" in path
+    ]
+
+
+def ask(client: httpx2.Client, method: str, path: str, sandbox_id: str, request: dict[str, Any]) -> httpx2.Response:
+    return client.request(method, path.format(sandbox_id=sandbox_id, execution_id="0" * 26), **request)
+
+
+def shape(answer: httpx2.Response) -> str:
+    if answer.request.method == "HEAD":
+        headers = {name: value for name, value in answer.headers.items() if name != "x-request-id"}
+        return f"{answer.status_code} {headers}"
+    error = error_of(answer, 404, "not_found")
+    headers = {name: value for name, value in answer.headers.items() if name not in ("x-request-id", "content-length")}
+    return json.dumps([error | {"request_id": ""}, headers])
+
+
+def test_the_matrix(harness: Harness, operations: Any) -> None:
+    ours, theirs = harness.project("ours"), harness.project("theirs")
+    box = ours.post("/v1/sandboxes", json={"name": "secret"}).json()["id"]
+    ours.post(f"/v1/sandboxes/{box}/executions", json={"command": ["true"], "id": "0" * 26})
+    ours.put(f"/v1/sandboxes/{box}/files", params={"path": "x"}, content=b"x")
+    assert len(operations) >= 18
+    for method, path, request, operation in operations:
+        before = len(harness.peer.calls)
+        foreign = shape(ask(theirs, method, path, box, request))
+        assert len(harness.peer.calls) == before, "nothing reaches the node"
+        assert foreign == shape(ask(theirs, method, path, UNKNOWN, request)), operation["operationId"]
+        for malformed in MALFORMED:
+            assert foreign == shape(ask(theirs, method, path, malformed, request)), (
+                operation["operationId"],
+                malformed,
+            )
+    order = {"file.remove": 1, "sandbox.delete": 2}
+    for method, path, request, operation in sorted(operations, key=lambda each: order.get(each[3]["operationId"], 0)):
+        if operation["operationId"] in ("file.move", "exec.output", "exec.get", "exec.stdin", "exec.signal"):
+            continue  # need more than the example; below
+        answer = ask(ours, method, path, box, request)
+        assert answer.status_code < 300, (operation["operationId"], answer.text)
+
+
+def test_ids_in_other_places(harness: Harness) -> None:
+    ours, theirs = harness.project("ours"), harness.project("theirs")
+    box = ours.post("/v1/sandboxes", json={"name": "mine", "labels": {"a": "b"}, "owner": "me"}).json()["id"]
+    mine = ours.post(f"/v1/sandboxes/{box}/executions", json={"command": ["true"]}).json()["execution"]["id"]
+    other = theirs.post("/v1/sandboxes", json={}).json()["id"]
+    error_of(theirs.get(f"/v1/sandboxes/{other}/executions/{mine}"), 404, "not_found")
+    for query in ("name=mine", "label=a=b", "owner=me", "state=all"):
+        found = [item["id"] for item in theirs.get(f"/v1/sandboxes?{query}").json()["items"]]
+        assert box not in found
+    made = theirs.post("/v1/sandboxes", json={"name": "mine", "get_or_create": True})
+    assert made.status_code == 201
+    page = ours.get("/v1/sandboxes", params={"limit": 1, "state": "all"}).json()
+    if page["cursor"]:
+        found = theirs.get("/v1/sandboxes", params={"cursor": page["cursor"], "state": "all"}).json()["items"]
+        assert box not in [item["id"] for item in found]
+
+
+def test_refusals_are_audited(harness: Harness) -> None:
+    theirs = harness.project("auditor")
+    error_of(theirs.get(f"/v1/sandboxes/{UNKNOWN}"), 404)
+    query = f"select count(*) from audit where action = 'sandbox.get' and objects like '%{UNKNOWN}%'"
+    harness.until(lambda: harness.database(query)[0][0] >= 1)
