@@ -36,7 +36,7 @@ def machine(rig: Any) -> Iterator[Any]:
 
 @pytest.fixture
 def clean(rig: Any) -> Iterator[None]:
-    """Nothing that the test makes is left. Namespaces have a test of their own: the kernel counts them for all."""
+    """Nothing that the test makes is left. Namespaces are left out: the kernel counts them for the whole machine."""
     before = snapshot(rig.scope)
     yield
     kinds = {kind: found for kind, found in before.items.items() if kind != "namespace"}
