@@ -14,14 +14,14 @@ import time
 _BASE32 = "abcdefghijklmnopqrstuvwxyz234567"
 _CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 
-SANDBOX_ID = re.compile(r"^sb[a-z2-7]{20}$")
-EXECUTION_ID = re.compile(r"^[0-9A-HJKMNP-TV-Z]{26}$")
-PROJECT_ID = re.compile(r"^pj[a-z2-7]{16}$")
-KEY_ID = re.compile(r"^ky[a-z2-7]{16}$")
-INSTALLATION_ID = re.compile(r"^[a-z2-7]{8}$")
-DIGEST = re.compile(r"^[0-9a-f]{64}$")
-TEMPLATE_NAME = re.compile(r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$")
-NAME = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$")
+SANDBOX_ID = re.compile(r"^sb[a-z2-7]{20}\Z")
+EXECUTION_ID = re.compile(r"^[0-9A-HJKMNP-TV-Z]{26}\Z")
+PROJECT_ID = re.compile(r"^pj[a-z2-7]{16}\Z")
+KEY_ID = re.compile(r"^ky[a-z2-7]{16}\Z")
+INSTALLATION_ID = re.compile(r"^[a-z2-7]{8}\Z")
+DIGEST = re.compile(r"^[0-9a-f]{64}\Z")
+TEMPLATE_NAME = re.compile(r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?\Z")
+NAME = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?\Z")
 
 
 def random_base32(length: int) -> str:

@@ -1,18 +1,21 @@
 """`bellglass keys create|ls|rm`: the API keys of projects, with the admin key of the installation.
 
-The admin key is BELLGLASS_ADMIN_KEY, or in `admin.key` of the data folder: `--data-dir`, BELLGLASS_DATA_DIR, or the
-one that the profile names.
+The admin key is BELLGLASS_ADMIN_KEY, or in `admin.key` of the data folder: `--data-dir`, BELLGLASS_DATA_DIR, the one
+that the profile names, or the usual one of this machine.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import quote
 
 import typer
 
 from bellglass.cli import _common as c
+from bellglass.datadir import default_data_dir
 from bellglass.errors import ClientError
 from bellglass.model import ApiKey
 from bellglass.sdk._config import NEXT_STEP, parse, read_profile
@@ -25,30 +28,29 @@ DataDir = Annotated[Path | None, typer.Option("--data-dir", help="The installati
 
 def _admin(data_dir: Path | None) -> Transport:
     profile = read_profile()
-    url = os.environ.get("BELLGLASS_API_URL") or (profile.api_url if profile else None)
-    key = os.environ.get("BELLGLASS_ADMIN_KEY")
-    folder = data_dir or os.environ.get("BELLGLASS_DATA_DIR") or (profile.data_dir if profile else None)
-    if data_dir is not None and (running := _url_of(data_dir)):
-        url = running
+    named = data_dir or os.environ.get("BELLGLASS_DATA_DIR") or (profile.data_dir if profile else None)
+    folder = Path(named) if named else default_data_dir()
+    # A folder that was named says itself where its server listens.
+    url = _url_of(folder) if data_dir is not None else None
+    url = url or os.environ.get("BELLGLASS_API_URL") or (profile.api_url if profile else None) or _url_of(folder)
     if not url:
         raise ClientError("no Bellglass server is known", hint=NEXT_STEP)
-    if not key:
-        if not folder:
-            raise ClientError("the admin key is not known", hint="name the data folder with --data-dir")
-        file = Path(folder) / "admin.key"
-        try:
-            key = file.read_text(encoding="ascii").strip()
-        except OSError as error:
-            raise ClientError(
-                f"the admin key can't be read: {file}: {error.strerror}", hint="whoever ran `bellglass up` can read it"
-            ) from error
-    return Transport(parse(url, key))
+    return Transport(parse(url, os.environ.get("BELLGLASS_ADMIN_KEY") or _key_of(folder)))
+
+
+def _key_of(folder: Path) -> str:
+    file = folder / "admin.key"
+    try:
+        return file.read_text(encoding="ascii").strip()
+    except OSError as error:
+        raise ClientError(
+            f"the admin key can't be read: {file}: {error.strerror}",
+            hint="name the installation's folder with --data-dir; whoever ran `bellglass up` can read the key",
+        ) from error
 
 
 def _url_of(data_dir: Path) -> str | None:
     """The address of the installation that runs in a folder, as its supervisor wrote it down."""
-    import json
-
     try:
         found = json.loads((data_dir / "run" / "supervisor.json").read_text()).get("api_url")
     except (OSError, ValueError, AttributeError):
@@ -112,8 +114,6 @@ def rm(
     data_dir: DataDir = None,
     as_json: c.JsonFlag = False,
 ) -> None:
-    from urllib.parse import quote
-
     transport = _admin(data_dir)
     try:
         for id in ids:

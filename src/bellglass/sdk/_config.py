@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,24 +62,6 @@ def read_profile(environ: Mapping[str, str] = os.environ) -> Profile | None:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         what = f"{type(error).__name__}: {error}"
         raise ClientError(f"the profile {path} can't be used: {what}", hint="`bellglass up` writes it anew") from error
-
-
-def write_profile(profile: Profile, environ: Mapping[str, str] = os.environ) -> Path:
-    """Put the profile in place as a whole, readable by its owner alone."""
-    path = profile_path(environ)
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".profile-")  # mkstemp makes it 0600
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(
-                {"api_url": profile.api_url, "api_key": profile.api_key, "data_dir": profile.data_dir}, file, indent=2
-            )
-            file.write("\n")
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-    return path
 
 
 def resolve(api_url: str | None = None, api_key: str | None = None, environ: Mapping[str, str] = os.environ) -> Config:

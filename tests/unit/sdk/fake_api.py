@@ -17,7 +17,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,7 @@ class FakeApi:
         self.cuts: list[int] = []
         self.refuse: list[errors.BellglassError] = []
         self.drop_answers = 0
+        self.hang_up: Callable[[], None] = lambda: None
         self.forget_executions = False
         self.corrupt_uploads = False
         self.archive: bytes | None = None
@@ -115,8 +116,8 @@ class FakeApi:
                 pass
 
             await self.app(scope, receive, swallow)
-            raise ConnectionAbortedError  # uvicorn hangs up
-
+            self.hang_up()
+            return
         await self.app(scope, receive, send)
 
     async def refusal(self, request: Request, error: Exception) -> Response:
@@ -380,6 +381,12 @@ class FakeApi:
         self._kill(self.run_of(request), signal.Signals[named] if isinstance(named, str) else named)
         return JSONResponse({})
 
+    async def end(self) -> None:
+        for run in self.runs.values():
+            self._kill(run, signal.SIGKILL)
+        if self.tasks:
+            await asyncio.wait(self.tasks)
+
     # Files
 
     def place(self, request: Request, path: str | None = None) -> Path:
@@ -422,6 +429,8 @@ class FakeApi:
             headers = {"x-bellglass-file-info": json.dumps(info)}
             if wanted := request.headers.get("range"):
                 first, _, last = wanted.removeprefix("bytes=").partition("-")
+                if int(first) >= len(data):
+                    return JSONResponse({"error": {"code": "range_not_satisfiable", "message": "no"}}, 416)
                 data = data[int(first) : int(last) + 1 if last else None]
                 return Response(data, 206, headers=headers, media_type="application/octet-stream")
             return Response(data, headers=headers, media_type="application/octet-stream")
@@ -517,29 +526,62 @@ class FakeApi:
 
 
 class Server:
-    """Serves the app from a thread on one port, which it keeps when stopped and started again."""
+    """Serves the app from a loop in a thread, on one port that it keeps when stopped and started again.
 
-    def __init__(self, app: Any) -> None:
-        self.app = app
+    The loop, and with it the executions, live on while the server is stopped: that is a server's restart."""
+
+    def __init__(self) -> None:
+        self.app: Any = None
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
         self.start()
 
+    def play(self, app: FakeApi) -> None:
+        """Serve this one from now on; the processes of the one before end."""
+        if self.app is not None:
+            asyncio.run_coroutine_threadsafe(self.app.end(), self._loop).result(10)
+        app.hang_up = self._hang_up
+        self.app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.app(scope, receive, send)
+
     def start(self) -> None:
+        asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(10)
+
+    async def _start(self) -> None:
         config = uvicorn.Config(
-            self.app, host="127.0.0.1", port=self.port, log_level="critical", lifespan="off", timeout_keep_alive=75
+            self, host="127.0.0.1", port=self.port, log_level="critical", lifespan="off", timeout_keep_alive=75
         )
         self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(target=self._server.run, daemon=True)
-        self._thread.start()
-        deadline = time.monotonic() + 10
+        self._serving = asyncio.ensure_future(self._server.serve())
         while not self._server.started:
-            assert time.monotonic() < deadline and self._thread.is_alive()
-            time.sleep(0.005)
+            assert not self._serving.done()
+            await asyncio.sleep(0.002)
 
     def stop(self) -> None:
-        self._server.should_exit = self._server.force_exit = True
+        """Hang up on everybody."""
+        asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(10)
+
+    async def _stop(self) -> None:
+        self._server.should_exit = True
+        for listener in self._server.servers:  # first: whoever is hung up on comes back at once
+            listener.close()
+        self._hang_up()
+        await self._serving
+
+    def _hang_up(self) -> None:
+        for connection in list(self._server.server_state.connections):
+            connection.transport.abort()
+
+    def close(self) -> None:
+        self.stop()
+        asyncio.run_coroutine_threadsafe(self.app.end(), self._loop).result(10)
+        self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
-        assert not self._thread.is_alive()
+        self._loop.close()

@@ -35,6 +35,7 @@ from bellglass.sdk._tar import Extraction, pack, plan
 
 # The node syncs to disk before it answers, and a folder of a million files takes its time to go.
 _DISK_TIMEOUT_S = 900.0
+_NO_SUCH_RANGE = 416
 _RemotePath = str | PurePath
 
 
@@ -76,12 +77,14 @@ class Files:
     def read_stream(
         self, path: _RemotePath, *, offset: int = 0, length: int | None = None, user: str | None = None
     ) -> Iterator[bytes]:
-        """A file's content in pieces of at most some 64 KiB."""
+        """A file's content in pieces of at most some 64 KiB; from its end on there is nothing."""
         if length == 0:
             self.stat(path, user=user)
             return
         response = self._open(path, user, range_header(offset, length))
         try:
+            if response.status == _NO_SUCH_RANGE:
+                return
             with closing(response.__iter__()) as chunks:  # type: ignore[type-var]
                 for chunk in chunks:
                     yield chunk
@@ -117,7 +120,7 @@ class Files:
 
     def _open(self, path: _RemotePath, user: str | None, headers: dict[str, str]) -> Response:
         where = target(self._path, {"path": text_path(path), "user": user})
-        return self._transport.open("GET", where, accept="*/*", headers=headers)
+        return self._transport.open("GET", where, accept="*/*", headers=headers, accepted=_NO_SUCH_RANGE)
 
     # Writing
 

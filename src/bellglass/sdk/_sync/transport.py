@@ -78,9 +78,11 @@ class Transport:
         accept: str = JSON,
         headers: Mapping[str, str] | None = None,
         read_timeout_s: float | None = READ_TIMEOUT_S,
+        accepted: int | None = None,
     ) -> Response:
         """Send a request and return once the answer's head is there. The body is `json`, or `content`: bytes, or an
-        iterator of bytes that has `length` in all. Raises the error of an answer from 400, ConnectionFailed."""
+        iterator of bytes that has `length` in all. Raises ConnectionFailed, and the error of an answer from 400 but
+        for the status `accepted`."""
         body: Any = b""
         body_type: str | None = None
         if json is not None:
@@ -105,7 +107,7 @@ class Transport:
             response = Response(self._pools.get().handle_request(request), self.api_url)
         except FOREIGN as error:
             raise connection_error(error, self.api_url) from error
-        if response.status < 400:
+        if response.status < 400 or response.status == accepted:
             return response
         try:
             raise answer_error(response.status, response.headers, response.read(MAX_ERROR_BODY))

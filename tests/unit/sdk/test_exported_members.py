@@ -1,0 +1,81 @@
+"""The public names: what `from bellglass import ...` offers is a promise."""
+
+from __future__ import annotations
+
+import inspect
+
+import bellglass
+from bellglass import errors
+
+NAMES = {
+    "AgentLost", "ArchiveRefused", "AsyncExecution", "AsyncSandbox", "BellglassError", "ClientError", "Conflict",
+    "ConnectionFailed", "DiskFull", "ExecResult", "Execution", "ExecutionFailed", "ExecutionInfo", "FileExists",
+    "FileInfo", "FileMissing", "FilePermission", "FileTypeMismatch", "Forbidden", "IdempotencyConflict",
+    "InternalError", "InvalidCommand", "InvalidRequest", "LimitExceeded", "MethodNotAllowed", "Network", "NoCapacity",
+    "NodeUnavailable", "NotAcceptable", "NotFound", "NotSupported", "OutputChunk", "OutputInvalid", "RequestError",
+    "Rule", "Sandbox", "SandboxFailed", "SandboxGone", "SandboxInfo", "ServiceError", "StreamInterrupted", "TooLarge",
+    "Unauthorized", "__version__",
+}  # fmt: skip
+BOX = {
+    "close", "connect", "delete", "exec", "execution", "executions", "files", "get_or_create", "id", "info", "labels",
+    "list", "name", "start", "state", "update", "workdir",
+}  # fmt: skip
+FILES = {
+    "download", "download_dir", "exists", "list", "mkdir", "move", "read_bytes", "read_stream", "read_text", "remove",
+    "stat", "upload", "upload_dir", "write_bytes", "write_text",
+}  # fmt: skip
+EXECUTION = {"close_stdin", "id", "kill", "output", "sandbox_id", "signal", "status", "wait", "write_stdin"}
+RESULT = {
+    "duration_s", "execution_id", "exit_code", "json", "ok", "oom_ambiguous", "oom_killed", "signal", "stderr",
+    "stderr_cut", "stderr_raw", "stderr_total_bytes", "stdout", "stdout_cut", "stdout_raw", "stdout_total_bytes",
+    "timed_out", "truncated",
+}  # fmt: skip
+
+
+def public(cls: type) -> set[str]:
+    return {name for name in dir(cls) if not name.startswith("_")}
+
+
+def test_names_are_pinned_and_there() -> None:
+    assert set(bellglass.__all__) == NAMES
+    for name in NAMES:
+        assert getattr(bellglass, name) is not None
+    assert set(dir(bellglass)) >= NAMES
+
+
+def test_every_error_is_exported() -> None:
+    tree = {
+        name for name, value in vars(errors).items() if inspect.isclass(value) and value.__module__ == errors.__name__
+    }
+    assert tree <= NAMES
+
+
+def test_members_are_pinned() -> None:
+    from bellglass.sdk._async.files import AsyncFiles
+    from bellglass.sdk._sync.files import Files
+
+    instance = {"files"}
+    assert public(bellglass.Sandbox) | instance == BOX
+    assert public(bellglass.AsyncSandbox) | instance == BOX - {"close"} | {"aclose"}
+    assert public(Files) == public(AsyncFiles) == FILES
+    on_instances = {"id", "sandbox_id"}
+    assert public(bellglass.Execution) | on_instances == public(bellglass.AsyncExecution) | on_instances == EXECUTION
+    fields = set(bellglass.ExecResult.__dataclass_fields__)
+    assert public(bellglass.ExecResult) | fields == RESULT
+
+
+def test_both_faces_take_the_same_arguments() -> None:
+    for name in BOX - {"close", "files"}:
+        one, other = getattr(bellglass.Sandbox, name), getattr(bellglass.AsyncSandbox, name)
+        if callable(one):
+            assert list(inspect.signature(one).parameters) == list(inspect.signature(other).parameters), name
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    assert bellglass.Sandbox
+    try:
+        bellglass.Sandbax  # type: ignore[attr-defined]  # noqa: B018
+    except AttributeError as error:
+        assert "Sandbax" in str(error)
+    else:
+        raise AssertionError("Sandbax exists")
