@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 
 HEADER = struct.Struct("<IBBHI")
 HELLO, WELCOME, START, STARTED, DATA, ACK, EOF, EXIT, FAILED, RELEASE = 1, 2, 16, 17, 18, 19, 20, 22, 23, 24
@@ -33,7 +34,7 @@ def fields(payload):
 
 class Link:
     def __init__(self, command, folder):
-        path = os.path.join(folder, "s")
+        path = str(folder / "s")
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(path)
         self.listener.listen()
@@ -122,20 +123,19 @@ def much_output(link, folder):
 
 
 def write_and_read(link, folder):
-    data, path = os.urandom(700_000), os.path.join(folder, "a/b/f")
+    data, path = os.urandom(700_000), folder / "a/b/f"
     assert link.operate(WRITE, path, data, flags=1)[1] == RESULT
     assert link.operate(READ, path)[0][1] == data
-    assert link.operate(READ, os.path.join(folder, "s"))[2][1] == [b"type"]
-    assert link.operate(LIST, os.path.join(folder, "a"), flags=8)[0][1].count(b"b/f") == 1
+    assert link.operate(READ, folder / "s")[2][1] == [b"type"]
+    assert link.operate(LIST, folder / "a", flags=8)[0][1].count(b"b/f") == 1
 
 
 def archive_and_back(link, folder):
-    archive = link.operate(ARCHIVE_OUT, os.path.join(folder, "a"))[0][1]
-    assert link.operate(ARCHIVE_IN, os.path.join(folder, "copy"), archive)[1] == RESULT
-    with open(os.path.join(folder, "a/b/f"), "rb") as one, open(os.path.join(folder, "copy/b/f"), "rb") as two:
-        assert one.read() == two.read()
-    assert link.operate(ARCHIVE_IN, os.path.join(folder, "torn"), archive[:-2000])[1] == FAILED
-    assert not os.path.exists(os.path.join(folder, "torn"))
+    archive = link.operate(ARCHIVE_OUT, folder / "a")[0][1]
+    assert link.operate(ARCHIVE_IN, folder / "copy", archive)[1] == RESULT
+    assert (folder / "a/b/f").read_bytes() == (folder / "copy/b/f").read_bytes()
+    assert link.operate(ARCHIVE_IN, folder / "torn", archive[:-2000])[1] == FAILED
+    assert not (folder / "torn").exists()
 
 
 def new_link(link, folder):
@@ -155,12 +155,13 @@ def main(command):
     tests += [archive_and_back, new_link, sigterm]
     failed = 0
     with tempfile.TemporaryDirectory() as folder:
+        folder = Path(folder)
         link = Link(command, folder)
         try:
             for test in tests:
                 try:
                     test(link, folder)
-                except Exception as error:
+                except (AssertionError, OSError, LookupError, struct.error) as error:
                     failed += 1
                     print(f"FAIL {test.__name__}: {type(error).__name__}: {error}")
                 else:

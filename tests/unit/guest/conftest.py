@@ -24,7 +24,10 @@ from bellglass.wire import guest
 from bellglass.wire.frames import Frame, FrameReader
 from bellglass.wire.guest import FileFlag, FileOp, GuestType, StartFlag
 
-AGENT = Path(guest.__file__).parents[1] / "_agent" / f"bellglass-agent-{platform.machine()}"
+AGENT = Path(
+    os.environ.get("BELLGLASS_TEST_AGENT")
+    or Path(guest.__file__).parents[1] / "_agent" / f"bellglass-agent-{platform.machine()}"
+)
 READ_TIMEOUT_S = 20.0
 
 
@@ -66,13 +69,13 @@ class Stream:
 
 
 class Peer:
-    def __init__(self, folder: Path, agent: Path = AGENT) -> None:
+    def __init__(self, folder: Path, *prefix: str) -> None:
         self.path = folder / "agent.sock"
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(str(self.path))
         self.listener.listen(4)
         self.listener.settimeout(READ_TIMEOUT_S)
-        self.agent = subprocess.Popen([str(agent), str(self.path)], stdin=subprocess.DEVNULL)
+        self.agent = subprocess.Popen([*prefix, str(AGENT), str(self.path)], stdin=subprocess.DEVNULL)
         self.next_id = 1
         self.streams: dict[int, Stream] = {}
         self.pongs: list[bytes] = []

@@ -250,7 +250,9 @@ def test_oom_score_is_added(peer: Peer) -> None:
 
 
 def test_umask_session_and_signals(peer: Peer) -> None:
-    done = peer.run("sh", "-c", "umask; grep -E 'Sig(Blk|Ign)' /proc/self/status; ps -o sid= -p $$; echo $$", umask=0o27)
+    done = peer.run(
+        "sh", "-c", "umask; grep -E 'Sig(Blk|Ign)' /proc/self/status; ps -o sid= -p $$; echo $$", umask=0o27
+    )
     mask, blocked, ignored, session, pid = done.stdout.split(b"\n")[:5]
     assert mask == b"0027"
     assert int(blocked.split()[1], 16) == 0 and int(ignored.split()[1], 16) == 0
@@ -412,3 +414,55 @@ def test_sigterm_ends_programs(peer: Peer) -> None:
     while alive(stream.pid):
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+UNIFIED = next(
+    (path for path in ("/sys/fs/cgroup/unified", "/sys/fs/cgroup") if Path(path, "cgroup.procs").exists()), ""
+)
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+
+@needs_root
+@pytest.mark.skipif(not UNIFIED, reason="needs cgroup v2 or hybrid")
+def test_signal_finds_the_tree_by_its_cgroup(peer: Peer, tmp_path: Path) -> None:
+    """A double-forked daemon in a session of its own is still in the group; a program of another group is not hit."""
+    group = Path(UNIFIED) / f"bellglass-test-{os.getpid()}"
+    group.mkdir()
+    try:
+        procs = os.open(group / "cgroup.procs", os.O_WRONLY)
+        bystander = peer.start("sleep", "1000")
+        peer.until(lambda: bystander.pid is not None)
+        daemon = f"setsid sh -c 'sleep 1002 & echo $! > {tmp_path}/pid' ; echo up; sleep 1003"
+        stream = peer.start("sh", "-c", daemon, descriptor=procs)
+        os.close(procs)
+        peer.until(lambda: stream.stdout == b"up\n")
+        pid = int((tmp_path / "pid").read_text())
+        assert alive(pid) and str(pid) in (group / "cgroup.procs").read_text().split()
+        peer.send(guest.encode_signal(stream.id, signal.SIGTERM))
+        peer.wait(stream)
+        deadline = time.monotonic() + 5
+        while (group / "cgroup.procs").read_text():
+            assert time.monotonic() < deadline, "something is left in the group"
+            time.sleep(0.01)
+        assert not alive(pid) and bystander.pid is not None and alive(bystander.pid)
+    finally:
+        group.rmdir()
+
+
+@needs_root
+def test_as_pid_1_it_reaps_strays_and_ends_on_sigterm(tmp_path: Path) -> None:
+    """In a pid namespace of its own: orphans become its children, and SIGTERM ends everything with code 0."""
+    peer = Peer(tmp_path, "unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+    try:
+        peer.accept()
+        strays = "for i in 1 2 3; do (sleep 0.1 & sleep 0.05 &) ; done; sleep 0.4; ps -eo stat,ppid,comm"
+        processes = [line.split() for line in peer.run("sh", "-c", strays).stdout.decode().splitlines()[1:]]
+        assert not [line for line in processes if line[0].startswith("Z")], "strays were not reaped"
+        assert len(processes) == 3, "the agent, sh and ps"
+        sleeper = peer.start("sleep", "1000")
+        peer.until(lambda: sleeper.pid is not None)
+        inner = int(Path(f"/proc/{peer.agent.pid}/task/{peer.agent.pid}/children").read_text())
+        os.kill(inner, signal.SIGTERM)
+        assert peer.agent.wait(5) == 0
+    finally:
+        peer.close()

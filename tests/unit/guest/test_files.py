@@ -48,7 +48,9 @@ def test_write_and_read(peer: Peer, tmp_path: Path) -> None:
     assert leftovers(tmp_path) == []
 
 
-@pytest.mark.parametrize(("offset", "length", "expected"), [(0, 3, b"012"), (7, None, b"789"), (8, 50, b"89"), (10, 1, b"")])
+@pytest.mark.parametrize(
+    ("offset", "length", "expected"), [(0, 3, b"012"), (7, None, b"789"), (8, 50, b"89"), (10, 1, b"")]
+)
 def test_ranges(peer: Peer, tmp_path: Path, offset: int, length: int | None, expected: bytes) -> None:
     (tmp_path / "f").write_bytes(b"0123456789")
     assert peer.file(FileOp.READ, str(tmp_path / "f"), offset=offset, length=length).stdout == expected
