@@ -180,7 +180,7 @@ class AsyncBackground:
         self, work: Callable[[AsyncBackground], Awaitable[None]], on_failure: Callable[[], Awaitable[None]]
     ) -> None:
         self.failure: BaseException | None = None
-        self.stopped = False
+        self.stopped = self.busy = False
         self._task = asyncio.ensure_future(self._run(work, on_failure))
 
     async def _run(

@@ -137,13 +137,21 @@ class AsyncFeeder:
             async for piece in pieces(self._source):
                 data = as_bytes(piece)
                 for part in cut(data) if len(data) > STDIN_PIECE else (data,):
-                    if background.stopped:
+                    if not await self._write(background, part):
                         return
-                    await write_stdin(self._transport, self._path, part, eof=False)
-            if not background.stopped:
-                await write_stdin(self._transport, self._path, b"", eof=True)
+            await self._write(background, b"", eof=True)
         except (Conflict, NotFound, SandboxGone):
             pass  # it ended, or closed its input: how it ended comes with the output
+
+    async def _write(self, background: AsyncBackground, data: bytes, *, eof: bool = False) -> bool:
+        background.busy = True  # before the look at `stopped`: whoever stops looks the other way round
+        try:
+            if background.stopped:
+                return False
+            await write_stdin(self._transport, self._path, data, eof=eof)
+            return True
+        finally:
+            background.busy = False
 
     async def _kill(self) -> None:
         # Without the rest of its input it would wait for ever, or work on half of it.

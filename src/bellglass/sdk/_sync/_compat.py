@@ -20,6 +20,7 @@ from bellglass.sdk._http import KEEPALIVE_S, MAX_CONNECTIONS
 
 sleep = time.sleep
 _INHERITED: list[Any] = []
+_STOP_S = 10.0
 
 
 class _Backend(httpcore2.SyncBackend):
@@ -85,11 +86,12 @@ class Pools:
 
 
 class Background:
-    """A thread beside the caller. It can't be interrupted: `stop` asks it to end at its next step and goes on."""
+    """A thread beside the caller. It can't be interrupted: `stop` asks it to end, and waits for it only where it is
+    `busy` with the server, which answers soon; its own source may never say anything any more."""
 
     def __init__(self, work: Callable[[Background], None], on_failure: Callable[[], None]) -> None:
         self.failure: BaseException | None = None
-        self.stopped = False
+        self.stopped = self.busy = False
         self._thread = threading.Thread(target=self._run, args=(work, on_failure), name="bellglass-stdin", daemon=True)
         self._thread.start()
 
@@ -104,6 +106,8 @@ class Background:
 
     def stop(self) -> None:
         self.stopped = True
+        if self.busy:
+            self._thread.join(_STOP_S)
 
 
 def to_thread(function: Callable[..., Any], *arguments: Any) -> Any:

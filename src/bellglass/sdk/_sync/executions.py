@@ -138,13 +138,21 @@ class Feeder:
             for piece in pieces(self._source):
                 data = as_bytes(piece)
                 for part in cut(data) if len(data) > STDIN_PIECE else (data,):
-                    if background.stopped:
+                    if not self._write(background, part):
                         return
-                    write_stdin(self._transport, self._path, part, eof=False)
-            if not background.stopped:
-                write_stdin(self._transport, self._path, b"", eof=True)
+            self._write(background, b"", eof=True)
         except (Conflict, NotFound, SandboxGone):
             pass  # it ended, or closed its input: how it ended comes with the output
+
+    def _write(self, background: Background, data: bytes, *, eof: bool = False) -> bool:
+        background.busy = True  # before the look at `stopped`: whoever stops looks the other way round
+        try:
+            if background.stopped:
+                return False
+            write_stdin(self._transport, self._path, data, eof=eof)
+            return True
+        finally:
+            background.busy = False
 
     def _kill(self) -> None:
         # Without the rest of its input it would wait for ever, or work on half of it.
