@@ -216,6 +216,8 @@ class RuncDriver:
             raise
         finally:
             os.close(folder)
+        if (earlier := self._listeners.get(sandbox_id)) is not None:
+            earlier.close()
         self._listeners[sandbox_id] = listener
         return listener
 

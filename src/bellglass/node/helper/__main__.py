@@ -10,7 +10,7 @@ import socket
 import sys
 from pathlib import Path
 
-from bellglass import ids
+from bellglass import ids, settings
 from bellglass.datadir import DataDir
 from bellglass.node.helper import kernel, service
 from bellglass.node.helper.context import Context, seccomp_profile
@@ -21,7 +21,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="bellglass.node.helper", description=__doc__)
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--cache-dir", type=Path, required=True)
-    parser.add_argument("--templates-dir", type=Path, help="default: templates/ of the cache folder")
     parser.add_argument("--installation", required=True)
     parser.add_argument("--node-uid", type=int, required=True)
     parser.add_argument("--node-gid", type=int, required=True)
@@ -35,9 +34,11 @@ def main() -> int:
     # The runtime leaves a machine's first process to us, so its exit is noticed even where nobody else reaps.
     kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
     os.umask(0o022)
+    data = DataDir(options.data_dir.resolve())
+    templates = settings.load(data.settings_file)["node.templates_dir"] or options.cache_dir / "templates"
     context = Context(
-        data=DataDir(options.data_dir.resolve()),
-        templates_dir=(options.templates_dir or options.cache_dir / "templates").resolve(),
+        data=data,
+        templates_dir=Path(templates).resolve(),
         blanks_dir=(options.cache_dir / "disks").resolve(),
         installation=options.installation,
         node_uid=options.node_uid,

@@ -7,7 +7,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any
 
 from bellglass.datadir import DataDir
 from bellglass.errors import InternalError, SandboxFailed
-from bellglass.node.helper import cgroup, seccomp, uids
+from bellglass.node.helper import cgroup, oci, seccomp, uids
 
 STAGING = Path("/run/bellglass/stage")
 """An empty folder on the host. Each start mounts a tmpfs on it in a mount namespace of its own."""
@@ -38,6 +38,17 @@ class Context:
         return cgroup.group_name(self.installation, sandbox_id)
 
     @property
+    def has_lxcfs(self) -> bool:
+        """Raises SandboxFailed when it was mounted and has died: its files then answer nothing but errors."""
+        file = self.data.lxcfs_dir / oci.LXCFS_FILES[0]
+        try:
+            return file.exists()
+        except OSError as error:
+            raise SandboxFailed(
+                f"lxcfs has died: {file}: {error.strerror}", hint="bellglass down, then bellglass up"
+            ) from error
+
+    @property
     def agent_binary(self) -> Path:
         return Path(__file__).parents[2] / "_agent" / f"bellglass-agent-{self.machine}"
 
@@ -51,7 +62,8 @@ def seccomp_profile(machine: str) -> dict[str, Any]:
 def make_folders(context: Context, sandbox_id: str, index: int) -> None:
     """The sandbox's folder, which the node may pass through, and in it `agent/`, in which the node makes its socket.
 
-    `agent/` belongs to the sandbox's root and the node's group and to nobody else; it is mounted read-only inside.
+    `agent/` belongs to the sandbox's root and the node's group and to nobody else; it is mounted read-only inside. It
+    appears by a rename, whole: once the node can write in it, root no longer follows a path through it.
     """
     binary = context.agent_binary
     if not binary.exists():
@@ -59,12 +71,16 @@ def make_folders(context: Context, sandbox_id: str, index: int) -> None:
     context.data.sandboxes_dir.mkdir(mode=0o755, exist_ok=True)
     folder = context.data.sandbox_dir(sandbox_id)
     folder.mkdir(mode=0o700, exist_ok=True)
-    agent = context.data.agent_dir(sandbox_id)
-    agent.mkdir(mode=0o700, exist_ok=True)
-    shutil.copyfile(binary, agent / "bellglass-agent")
-    (agent / "bellglass-agent").chmod(0o755)
-    os.chown(agent, uids.first_uid(index), context.node_gid)
-    agent.chmod(0o770)
+    if not context.data.agent_dir(sandbox_id).exists():
+        draft = folder / ".agent"
+        with suppress(FileNotFoundError):
+            shutil.rmtree(draft)
+        draft.mkdir(mode=0o700)
+        shutil.copyfile(binary, draft / "bellglass-agent")
+        (draft / "bellglass-agent").chmod(0o755)
+        os.chown(draft, uids.first_uid(index), context.node_gid)
+        draft.chmod(0o770)
+        draft.rename(context.data.agent_dir(sandbox_id))
     os.chown(folder, 0, context.node_gid)
     folder.chmod(0o710)
 

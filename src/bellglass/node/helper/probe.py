@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bellglass.errors import BellglassError
-from bellglass.node.helper import cgroup, oci, run
+from bellglass.node.helper import cgroup, run
 from bellglass.node.helper.context import Context
 
 PID_MAX = Path("/proc/sys/kernel/pid_max")
@@ -40,13 +40,18 @@ def probe(context: Context, runtime: str) -> Mapping[str, Any]:
         cgroup.layout()
     except BellglassError as error:
         need(False, error.message, error.hint or "")
+    lxcfs = False
+    try:
+        lxcfs = context.has_lxcfs
+    except BellglassError as error:
+        need(False, error.message, error.hint or "")
     version = None
     if not any(runtime in entry["reason"] for entry in missing):
         version = _version(runtime)
     return {
         "version": version,
         "helper_pid": os.getppid(),
-        "lxcfs": (context.data.lxcfs_dir / oci.LXCFS_FILES[0]).exists(),
+        "lxcfs": lxcfs,
         "pid_max": int(PID_MAX.read_text()),
         "missing": missing,
     }

@@ -48,7 +48,7 @@ class Step:
 
 
 @dataclass(slots=True)
-class _Start:
+class MachineStart:
     context: Context
     spec: StartMachine
     place: cgroup.Layout
@@ -68,10 +68,6 @@ class _Start:
     @property
     def template_dir(self) -> Path:
         return self.context.templates_dir / f"{self.spec.template_name}-{self.spec.template_digest[:16]}"
-
-    @property
-    def has_lxcfs(self) -> bool:
-        return (self.context.data.lxcfs_dir / oci.LXCFS_FILES[0]).exists()
 
     def plan(self) -> list[Step]:
         spec, image = self.spec, self.folder / "disk.img"
@@ -153,7 +149,7 @@ class _Start:
         # The parents of these are root's alone, so their paths hold still.
         _bind(str(data.agent_dir(spec.sandbox_id)), STAGING / "agent")
         _bind(str(files), STAGING / "files")
-        if self.has_lxcfs:
+        if self.context.has_lxcfs:
             _bind(str(data.lxcfs_dir), STAGING / "lxcfs")
         if spec.has_inputs:
             # The node's own folders: it must not lead the helper elsewhere by a symbolic link.
@@ -189,7 +185,7 @@ class _Start:
             pids=spec.pids,
             open_files=min(OPEN_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1]),
             has_inputs=spec.has_inputs,
-            has_lxcfs=self.has_lxcfs,
+            has_lxcfs=self.context.has_lxcfs,
             has_swap_accounting=(self.place.memory / "memory.memsw.limit_in_bytes").exists(),
             limits_in_parent=self.place.is_v2,
         )
@@ -231,7 +227,7 @@ def start_machine(context: Context, spec: StartMachine) -> dict[str, object]:
         index = uids.find(context.installation, spec.sandbox_id)
         if not exists or index is None:
             raise SandboxFailed(f"{spec.sandbox_id} has no uid range: lease_uids comes first")
-        start = _Start(context, spec, cgroup.layout(), index)
+        start = MachineStart(context, spec, cgroup.layout(), index)
         try:
             for step in start.plan():
                 began = time.perf_counter()
@@ -242,7 +238,7 @@ def start_machine(context: Context, spec: StartMachine) -> dict[str, object]:
                 "pid": start.pid,
                 "start_ticks": start_ticks(start.pid),
                 "direct_io": start.device.direct_io,
-                "lxcfs": start.has_lxcfs,
+                "lxcfs": context.has_lxcfs,
                 "profile_ms": start.profile_ms,
             }
         except BaseException:

@@ -1,0 +1,116 @@
+"""Empty disk images: sparse, copied hole by hole, kept up to a number."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from bellglass.node.image import disk
+
+MIB = 2**20
+calls: list[Sequence[str]] = []
+
+
+@pytest.fixture(autouse=True)
+def no_calls() -> None:
+    calls.clear()
+
+
+def mkfs(argv: Sequence[str]) -> None:
+    calls.append(argv)
+    path = shutil.which("mkfs.ext4", path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
+    assert path is not None
+    subprocess.run([path, *argv[1:]], check=True)
+
+
+def make(tmp_path: Path, name: str, size: int = 64 * MIB, inodes: int = 1024) -> Path:
+    image = tmp_path / name
+    disk.create(image, size, inodes, tmp_path / "blanks", mkfs)
+    return image
+
+
+def test_a_new_image_is_sparse_whole_and_private(tmp_path: Path) -> None:
+    image = make(tmp_path, "a")
+    status = image.stat()
+    assert status.st_size == 64 * MIB
+    assert status.st_blocks * 512 < 2 * MIB
+    assert status.st_mode & 0o777 == 0o600
+    checked = subprocess.run(["/usr/sbin/e2fsck", "-f", "-n", str(image)], capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stdout
+    told = subprocess.run(["/usr/sbin/dumpe2fs", "-h", str(image)], capture_output=True, text=True).stdout
+    facts = dict(line.split(":", 1) for line in told.splitlines() if ":" in line)
+    assert facts["Inode count"].strip() == "1024"
+    assert facts["Reserved block count"].strip() == "0"
+
+
+def test_mkfs_runs_once_per_size(tmp_path: Path) -> None:
+    first, second = make(tmp_path, "a"), make(tmp_path, "b")
+    assert len(calls) == 1
+    assert first.read_bytes() == second.read_bytes()
+    make(tmp_path, "c", inodes=2048)
+    make(tmp_path, "d", size=65 * MIB)
+    assert len(calls) == 3
+
+
+def test_a_disk_is_never_made_over_another(tmp_path: Path) -> None:
+    image = make(tmp_path, "a")
+    image.write_bytes(b"somebody's data")
+    with pytest.raises(FileExistsError):
+        make(tmp_path, "a")
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(FileExistsError):
+        make(tmp_path, "link")
+    assert image.read_bytes() == b"somebody's data"
+
+
+def test_a_failed_mkfs_leaves_no_blank(tmp_path: Path) -> None:
+    def fail(argv: Sequence[str]) -> None:
+        raise RuntimeError("mkfs failed")
+
+    with pytest.raises(RuntimeError):
+        disk.create(tmp_path / "a", 64 * MIB, 1024, tmp_path / "blanks", fail)
+    assert list((tmp_path / "blanks").iterdir()) == []
+
+
+def test_old_blanks_go(tmp_path: Path) -> None:
+    blanks = tmp_path / "blanks"
+    blanks.mkdir()
+    for number in range(disk.MAX_BLANKS + 5):
+        (blanks / f"{number}.ext4").touch()
+        os.utime(blanks / f"{number}.ext4", (number, number))
+    crashed = blanks / ".1-1-1.ext4.abc"
+    crashed.touch()
+    os.utime(crashed, (1, 1))
+    make(tmp_path, "a")
+    kept = sorted(path.name for path in blanks.iterdir())
+    assert len(kept) == disk.MAX_BLANKS
+    assert "0.ext4" not in kept and "36.ext4" in kept and crashed.name not in kept
+
+
+def test_copies_keep_holes_and_bytes(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    with open(source, "wb") as file:
+        file.truncate(8 * MIB)
+        for offset in (0, 3 * MIB + 5, 8 * MIB - 1):
+            file.seek(offset)
+            file.write(b"x")
+    with open(source, "rb") as read, open(tmp_path / "copy", "wb") as write:
+        disk.copy_sparse(read.fileno(), write.fileno())
+    assert (tmp_path / "copy").read_bytes() == source.read_bytes()
+    assert (tmp_path / "copy").stat().st_blocks * 512 < MIB
+
+
+@pytest.mark.parametrize(("size_mib", "journal"), [(16, 4), (256, 4), (1024, 16), (10240, 32), (10**6, 32)])
+def test_journal(size_mib: int, journal: int) -> None:
+    assert disk.journal_mib(size_mib * MIB) == journal
+
+
+def test_argv_is_only_numbers_and_our_path() -> None:
+    argv = disk.mkfs_argv(Path("/x/disk.img"), 10 * 2**30, 655360)
+    assert argv[0] == "mkfs.ext4" and argv[-2:] == ("/x/disk.img", "10485760k")
+    assert argv[argv.index("-N") + 1] == "655360"
