@@ -1,4 +1,5 @@
 /* What each frame from the node means. Frames for streams that are gone are ignored: they crossed on the wire. */
+#include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,19 +34,25 @@ static size_t assembling_bytes(void)
     return sum;
 }
 
+static bool refuse_start(struct stream *s, int error, const char *message)
+{
+    free(s->assembly);   /* at once: a FAILED may wait for its RELEASE for long */
+    s->assembly = NULL;
+    stream_fail(s, "limit", error, message);
+    return false;
+}
+
 /* Put one part of a START behind what is there; false when a limit is hit (the stream then holds its FAILED). */
 static bool assemble(struct stream *s, const struct frame *frame)
 {
-    if (s->assembly_length + frame->length > START_MAX || assembling_bytes() + frame->length > ASSEMBLING_MAX) {
-        stream_fail(s, "limit", 0, "START is longer than 2 MiB");
-        return false;
-    }
+    if (s->assembly_length + frame->length > START_MAX)
+        return refuse_start(s, E2BIG, "START is longer than 2 MiB");
+    if (assembling_bytes() + frame->length > ASSEMBLING_MAX)
+        return refuse_start(s, 0, "too many long STARTs at once");
     /* one byte more than it holds: the child puts a NUL behind the last value */
     uint8_t *grown = realloc(s->assembly, s->assembly_length + frame->length + 1);
-    if (grown == NULL) {
-        stream_fail(s, "limit", 0, "no memory for START");
-        return false;
-    }
+    if (grown == NULL)
+        return refuse_start(s, ENOMEM, "no memory for START");
     memcpy(grown + s->assembly_length, frame->payload, frame->length);
     s->assembly = grown;
     s->assembly_length += frame->length;

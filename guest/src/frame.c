@@ -29,6 +29,8 @@ enum frame_status inbuf_next(struct inbuf *in, struct frame *frame)
     size_t held = in->end - in->start;
     const uint8_t *p = in->data + in->start;
 
+    if (in->end > in->high)
+        in->high = in->end;
     if (held < FRAME_HEADER)
         return FRAME_NONE;
     uint32_t length = get32(p);

@@ -17,7 +17,7 @@ struct frame {
 
 struct inbuf {
     uint8_t *data;            /* INBUF_SIZE bytes, owned by the caller */
-    size_t start, end;
+    size_t start, end, high;
 };
 
 enum frame_status { FRAME_NONE, FRAME_READY, FRAME_BAD };
@@ -33,7 +33,7 @@ enum frame_status inbuf_next(struct inbuf *in, struct frame *frame);
 
 struct outbuf {
     uint8_t *data;            /* OUTBUF_SIZE bytes, owned by the caller */
-    size_t start, end, high;  /* high: the most bytes ever held, so that the pages can be given back */
+    size_t start, end, high;  /* high: as far as bytes ever lay, so that the pages can be given back */
 };
 
 size_t outbuf_pending(const struct outbuf *out);

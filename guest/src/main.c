@@ -169,13 +169,13 @@ static int next_timeout(int64_t now)
 /* A burst leaves the buffers' pages behind; an idle agent gives them back. */
 static void trim(void)
 {
-    if (agent.link.out.high <= BUFFERS_KEPT_BYTES || stream_high > 0 || outbuf_pending(&agent.link.out) > 0
-        || agent.link.in.start != agent.link.in.end)
+    if ((agent.link.out.high <= BUFFERS_KEPT_BYTES && agent.link.in.high <= BUFFERS_KEPT_BYTES) || stream_high > 0
+        || outbuf_pending(&agent.link.out) > 0 || agent.link.in.start != agent.link.in.end)
         return;
     madvise(agent.link.out.data, OUTBUF_SIZE, MADV_DONTNEED);
     madvise(agent.link.in.data, INBUF_SIZE, MADV_DONTNEED);
     agent.link.out.start = agent.link.out.end = agent.link.out.high = 0;
-    agent.link.in.start = agent.link.in.end = 0;
+    agent.link.in.start = agent.link.in.end = agent.link.in.high = 0;
 }
 
 static void loop(void)

@@ -123,7 +123,7 @@ static void mark_by_session(const struct stream *s)
     bool more = true;
 
     for (unsigned i = 0; i < table_count; i++)
-        if (table[i].session == s->session)
+        if (table[i].session == s->session || table[i].pid == s->pid)   /* the latter: before its setsid */
             table[i].member = true;
     while (more) {
         more = false;

@@ -16,6 +16,8 @@ from bellglass.wire.guest import GuestType, StartFlag
 
 from .conftest import Peer, errno_name, resident_bytes
 
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
 
 def test_output_and_exit_code(peer: Peer) -> None:
     done = peer.run("sh", "-c", "printf 'a\\n\\nb\\n\\n\\nc'; printf 'e\\r' >&2; exit 255")
@@ -221,6 +223,7 @@ def test_descriptor_is_written_to_before_the_program_runs(peer: Peer) -> None:
         os.close(writing)
 
 
+@needs_root  # to look at the descriptors of a process that is not dumpable
 def test_descriptors_do_not_pile_up(peer: Peer) -> None:
     peer.run("true")
     before = len(os.listdir(f"/proc/{peer.agent.pid}/fd"))
@@ -419,7 +422,6 @@ def test_sigterm_ends_programs(peer: Peer) -> None:
 UNIFIED = next(
     (path for path in ("/sys/fs/cgroup/unified", "/sys/fs/cgroup") if Path(path, "cgroup.procs").exists()), ""
 )
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 
 @needs_root
