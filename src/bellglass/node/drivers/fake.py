@@ -49,6 +49,7 @@ class FakeDriver:
         self._root = root
         self._agent = agent
         self._faults_file = root / "faults.json"
+        self._handles: list[FakeHandle] = []
 
     @classmethod
     async def open(cls, context: DriverContext) -> Self:
@@ -76,6 +77,7 @@ class FakeDriver:
         # A unix socket's path has at most 107 bytes, and a data folder's may be long.
         scratch = Path(tempfile.mkdtemp(prefix="bgfake-"))
         handle = FakeHandle(self, spec.sandbox_id, scratch)
+        self._handles.append(handle)
         try:
             handle.listen()
             handle.run_agent(self._agent)
@@ -92,6 +94,7 @@ class FakeDriver:
         if start_ticks(known["pid"]) != known["start_ticks"]:
             return None
         handle = FakeHandle(self, sandbox_id, Path(known["scratch"]))
+        self._handles.append(handle)
         handle.adopt(known["pid"])
         handle.listen()
         return handle
@@ -100,11 +103,18 @@ class FakeDriver:
         """The journal's state is gone with the handle: the scratch folder bears the id in a file."""
         for marker in Path(tempfile.gettempdir()).glob("bgfake-*/sandbox"):
             if marker.read_text() == sandbox_id:
+                pid, ticks = json.loads((marker.parent / "agent").read_text())
+                if start_ticks(pid) == ticks:
+                    os.kill(pid, signal.SIGKILL)
+                if CgroupTrees.usable():
+                    CgroupTrees.kill_leftovers(sandbox_id)
                 CgroupTrees.remove_all(sandbox_id)
                 shutil.rmtree(marker.parent, ignore_errors=True)
 
     async def close(self) -> None:
-        return None
+        for handle in self._handles:
+            handle.hang_up()
+        self._handles.clear()
 
 
 class FakeHandle:
@@ -144,6 +154,7 @@ class FakeHandle:
         finally:
             os.close(log)
         self._start_ticks = start_ticks(self.pid)
+        (self._scratch / "agent").write_text(json.dumps([self.pid, self._start_ticks]))
 
     def adopt(self, pid: int) -> None:
         self.pid, self._start_ticks = pid, start_ticks(pid)
@@ -189,6 +200,9 @@ class FakeHandle:
         if self.pid and alive(self.pid, self._start_ticks):
             os.kill(self.pid, signal.SIGKILL)
             await self._dead()
+        self.hang_up()
+
+    def hang_up(self) -> None:
         for relay in self._relays:
             relay.close()
         if self._listener is not None:

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import struct
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,14 @@ class CgroupTrees:
         if cls.usable() and (root := cls._root_of(sandbox_id)).exists():
             for group in [*(p for p in root.iterdir() if p.is_dir()), root]:
                 group.rmdir()
+
+    @classmethod
+    def kill_leftovers(cls, sandbox_id: str) -> None:
+        root = cls._root_of(sandbox_id)
+        cls._kill(root)
+        deadline = time.monotonic() + 5
+        while cls._populated(root) and time.monotonic() < deadline:
+            time.sleep(POLL_S)  # a fake: SIGKILL takes a moment
 
     def make(self, execution_id: str) -> int:
         group = self._root / execution_id

@@ -83,6 +83,9 @@ class Run(GuestStream):
         self._readers = 0
         self._timers: list[asyncio.TimerHandle] = []
         self._final: dict[str, Any] | None = None
+        self._told: guest.GuestExit | None = None
+        """What the agent said of a killed tree's end, before the tree was seen gone."""
+        self._exit_told = asyncio.Event()
         self.stdin: StdinFeed | None = None
         if spec.stdin is not None or spec.stdin_open:
             self.stdin = StdinFeed(self._send, spec.stdin, stays_open=spec.stdin_open)
@@ -144,7 +147,7 @@ class Run(GuestStream):
 
     def kill(self) -> None:
         """SIGKILL to the whole tree, and see to it that it is gone. Safe to repeat."""
-        if not self.running:
+        if not self.running or self._killed:
             return
         self._killed = True
         self._throttle = None  # a slow reader must not hold up the end; it reads on from the log
@@ -297,7 +300,11 @@ class Run(GuestStream):
     def _on_exit(self, told: guest.GuestExit) -> None:
         if self._pid is None or not all(incoming.ended for incoming in self._incoming.values()):
             raise FrameError("EXIT before the end of the output")
-        self._finish(told)
+        if self._killed:
+            self._told = told
+            self._exit_told.set()  # `_see_it_dead` goes on: killed is told when nothing of it is left
+        else:
+            self._finish(told)
 
     def _on_failed(self, failure: guest.GuestFailure) -> None:
         if self._pid is not None:
@@ -358,16 +365,16 @@ class Run(GuestStream):
             return
         try:
             async with asyncio.timeout(EXIT_AFTER_KILL_S):
-                await self.ended.wait()
+                await self._exit_told.wait()
         except TimeoutError:
             if groups is None:
                 self._host.kill_machine(f"execution {self.spec.id} does not end after SIGKILL")
-            else:
-                self._finish(None)
+                return
+        self._finish(self._told)
 
     def _deadline_passed(self) -> None:
         if self.running:
-            self.timed_out = True
+            self.timed_out = not self._killed
             self.kill()
 
     def _nobody_waits(self) -> None:
