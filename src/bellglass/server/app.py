@@ -52,7 +52,7 @@ class Application:
         self._settings = settings
         self._stack = AsyncExitStack()
         self.services: Services | None = None
-        self.fastapi = _fastapi()
+        self.fastapi = make_fastapi()
         self.asgi: ASGIApp = Gateway(self.fastapi, self._finished)
 
     async def start(self) -> Services:
@@ -132,7 +132,8 @@ async def _cancel(task: asyncio.Task[None]) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-def _fastapi() -> FastAPI:
+def make_fastapi() -> FastAPI:
+    """The routes without anything behind them; enough to describe them."""
     app = FastAPI(
         title="Bellglass",
         openapi_url=None,
