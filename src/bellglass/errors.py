@@ -17,6 +17,7 @@
     |   +-- FilePermission        403 file_permission      the sandbox's kernel said EACCES or EPERM
     |   +-- SandboxGone           410 sandbox_gone         ended; details.reason and details.ended_at
     |   +-- TooLarge              413 too_large            a body, file or archive over its limit
+    |   +-- RangeNotSatisfiable   416 range_not_satisfiable  the file has no byte of the range; details.size
     |   +-- ArchiveRefused        422 archive_refused      a tar entry that leads outside, or no tar at all
     |   +-- LimitExceeded         429 limit_exceeded       a limit of the project
     |   +-- DiskFull              507 disk_full            the sandbox's own disk or inode table is full
@@ -149,6 +150,12 @@ class TooLarge(RequestError):
     code, status = "too_large", 413
 
 
+class RangeNotSatisfiable(RequestError):
+    """`details.size`: how many bytes the file has."""
+
+    code, status = "range_not_satisfiable", 416
+
+
 class ArchiveRefused(RequestError):
     code, status = "archive_refused", 422
 
@@ -234,6 +241,7 @@ _BY_STATUS: dict[int, type[BellglassError]] = {
     409: Conflict,
     410: SandboxGone,
     413: TooLarge,
+    416: RangeNotSatisfiable,
     422: InvalidRequest,
     429: LimitExceeded,
     501: NotSupported,

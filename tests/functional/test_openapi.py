@@ -27,7 +27,7 @@ from bellglass.testing.stack import Stack
 
 SCHEMA = schemathesis.openapi.from_dict(describe(make_fastapi()))
 TYPED_5XX = {"not_supported", "no_capacity", "node_unavailable", "agent_lost", "disk_full"}
-EXAMPLES = 40
+EXAMPLES = 25
 pytestmark = pytest.mark.root
 
 

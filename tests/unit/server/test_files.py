@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from server_harness import Harness, error_of
 
-from bellglass.errors import DiskFull, FileTypeMismatch
-from bellglass.server.files.ranges import RangeNotSatisfiable, parse, resolve
+from bellglass.errors import DiskFull, FileTypeMismatch, RangeNotSatisfiable
+from bellglass.server.files.ranges import parse, resolve
 
 
 @pytest.fixture(scope="module")

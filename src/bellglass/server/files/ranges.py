@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from bellglass.errors import RequestError
+from bellglass.errors import RangeNotSatisfiable
 
 _RANGE = re.compile(r"bytes\s*=\s*(\d{0,18})\s*-\s*(\d{0,18})", re.IGNORECASE)
 
@@ -20,12 +20,6 @@ class Range(NamedTuple):
 class Span(NamedTuple):
     offset: int
     length: int
-
-
-class RangeNotSatisfiable(RequestError):
-    """The file has no byte of the range; `details.size` tells how many it has."""
-
-    code, status = "range_not_satisfiable", 416
 
 
 def parse(header: str | None) -> Range | None:

@@ -20,6 +20,7 @@ from bellglass.errors import (
     InvalidRequest,
     NodeUnavailable,
     NotFound,
+    RangeNotSatisfiable,
     SandboxGone,
     TooLarge,
 )
@@ -46,7 +47,7 @@ User = Annotated[str | None, Query(description="who acts; by default the sandbox
 
 @routes.action(
     "GET", FILES, "file.read", answer=OCTETS, audited=True, headers={"Range": "one range of bytes: 206"},
-    errors=(*READING, ranges.RangeNotSatisfiable),
+    errors=(*READING, RangeNotSatisfiable),
 )  # fmt: skip
 async def read(request: Request, sandbox_id: str, path: Path, user: User = None) -> Response:
     """The bytes of a file. `X-Bellglass-File-Info` holds its FileInfo as JSON."""
@@ -165,6 +166,6 @@ def file_head(result: dict[str, Any], span: ranges.Span | None) -> Head:
         return Head(200, headers)
     last = span.offset + result["length"] - 1
     if result["length"] <= 0:
-        raise ranges.RangeNotSatisfiable("Range: the file has become shorter", details={"size": result["info"]["size"]})
+        raise RangeNotSatisfiable("Range: the file has become shorter", details={"size": result["info"]["size"]})
     headers["content-range"] = f"bytes {span.offset}-{last}/{result['info']['size']}"
     return Head(206, headers)
