@@ -13,16 +13,15 @@ from __future__ import annotations
 
 import errno
 import os
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from bellglass.errors import NotSupported
+from bellglass.errors import InternalError, NotSupported
+from bellglass.node.helper.wait import until
 
 INIT_SCOPE = "init.scope"
 _CONTROLLERS = ("cpu", "cpuset", "memory", "pids")
 _HANDED_OVER = ("cgroup.procs", "cgroup.kill", "cgroup.freeze", "cgroup.subtree_control")
-_POLL_S = 0.002
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,15 +119,6 @@ def is_populated(group: Path) -> bool:
         return False
 
 
-def wait_empty(group: Path, deadline: float) -> bool:
-    """Until no process is left (True) or the monotonic `deadline` has passed (False)."""
-    while is_populated(group):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(_POLL_S)  # bounded; the node, which waits far oftener, waits by poll(2)
-    return True
-
-
 def remove(place: Layout, name: str, deadline: float) -> None:
     """The machine's groups with all below, and the installation's where nothing else is in it. Gone is success."""
     for hierarchy in place.hierarchies:
@@ -157,15 +147,17 @@ def _make_group(group: Path) -> None:
 
 
 def _remove_group(group: Path, deadline: float) -> None:
-    while True:
+    def gone() -> bool:
         try:
             group.rmdir()
         except FileNotFoundError:
-            return
+            return True
         except OSError as error:
-            # v1 tells no event for "the last process has really gone": dying ones still count for a moment.
-            if error.errno != errno.EBUSY or time.monotonic() > deadline:
+            # v1 has no event for "the last process has really gone": dying ones still count for a moment.
+            if error.errno != errno.EBUSY:
                 raise
-            time.sleep(_POLL_S)
-        else:
-            return
+            return False
+        return True
+
+    if not until(gone, deadline):
+        raise InternalError(f"{group} can't be removed: processes are in it")

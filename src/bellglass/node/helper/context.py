@@ -16,10 +16,10 @@ from typing import Any
 from bellglass.datadir import DataDir
 from bellglass.errors import InternalError, SandboxFailed
 from bellglass.node.helper import cgroup, oci, seccomp, uids
+from bellglass.node.helper.wait import until
 
 STAGING = Path("/run/bellglass/stage")
 """An empty folder on the host. Each start mounts a tmpfs on it in a mount namespace of its own."""
-_LOCK_POLL_S = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,8 @@ def locked(context: Context, sandbox_id: str, timeout_s: float) -> Iterator[bool
             yield False
             return
         try:
-            if not _flock(fd, deadline):
+            # flock has no deadline of its own; contention is rare.
+            if not until(lambda: _try_flock(fd), deadline):  # noqa: B023 - used at once
                 raise InternalError(f"another operation on {sandbox_id} takes longer than {timeout_s:g} s")
             if os.fstat(fd).st_nlink == 0:
                 continue  # the other one has removed it
@@ -116,13 +117,9 @@ def locked(context: Context, sandbox_id: str, timeout_s: float) -> Iterator[bool
             os.close(fd)
 
 
-def _flock(fd: int, deadline: float) -> bool:
-    while True:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(_LOCK_POLL_S)  # flock has no deadline of its own; contention is rare
-        else:
-            return True
+def _try_flock(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -13,9 +13,9 @@ import time
 from bellglass.errors import InternalError
 from bellglass.node.helper import cgroup, loop, uids
 from bellglass.node.helper.context import Context, locked
+from bellglass.node.helper.wait import until
 
 TIMEOUT_S = 15.0
-_POLL_S = 0.005
 
 
 def reclaim_machine(context: Context, sandbox_id: str, *, timeout_s: float = TIMEOUT_S) -> None:
@@ -29,16 +29,15 @@ def reclaim_locked(context: Context, sandbox_id: str, *, timeout_s: float = TIME
     place = cgroup.layout()
     name = context.group_name(sandbox_id)
     cgroup.kill(place.group(name))
-    if not cgroup.wait_empty(place.group(name), deadline):
+    if not until(lambda: not cgroup.is_populated(place.group(name)), deadline):
         raise InternalError(f"processes of {sandbox_id} are still alive {timeout_s:g} s after SIGKILL")
     cgroup.remove(place, name, deadline)
     _remove_tree(context.data.runc_root / sandbox_id)
     folder = context.data.sandbox_dir(sandbox_id)
     # A mount namespace is torn down a little after its last process: the kernel tells nobody when.
-    while devices := loop.devices_below(folder):
-        if time.monotonic() > deadline:
-            raise InternalError(f"{devices} still hold the disk of {sandbox_id} after {timeout_s:g} s")
-        time.sleep(_POLL_S)
+    if not until(lambda: not loop.devices_below(folder), deadline):
+        devices = loop.devices_below(folder)
+        raise InternalError(f"{devices} still hold the disk of {sandbox_id} after {timeout_s:g} s")
     _remove_tree(folder)
     uids.release(context.installation, sandbox_id, deadline)
 

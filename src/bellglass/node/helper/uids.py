@@ -8,17 +8,16 @@ installation that made a lease removes it.
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from bellglass.errors import InternalError, NoCapacity
+from bellglass.node.helper.wait import until
 
 UID_BASE = 0x70000000
 RANGE_SIZE = 65536
 RANGE_COUNT = 30_000
 LEASES = Path("/run/bellglass/uids")
-_POLL_S = 0.01
 
 
 def first_uid(index: int) -> int:
@@ -63,13 +62,10 @@ def release(installation: str, sandbox_id: str, deadline: float) -> None:
     index = find(installation, sandbox_id)
     if index is None:
         return
-    while holders := holders_of(index):
-        if time.monotonic() > deadline:
-            raise InternalError(
-                f"uid range {index} of {sandbox_id} is still in use by processes {holders[:8]}",
-                details={"pids": holders[:8]},
-            )
-        time.sleep(_POLL_S)  # the last of them are on their way out: their group was empty
+    # The last of them may be on their way out, though their group was empty.
+    if not until(lambda: not holders_of(index), deadline, 0.01):
+        holders = holders_of(index)[:8]
+        raise InternalError(f"uid range {index} of {sandbox_id} is still in use by processes {holders}")
     (LEASES / str(index)).unlink(missing_ok=True)
 
 
