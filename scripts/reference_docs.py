@@ -1,4 +1,4 @@
-"""Writes the generated pages of docs/reference: settings.md and errors.md. A style test fails when they are stale.
+"""Writes the generated pages of docs/reference: settings, errors and API. A style test fails when they are stale.
 
 Usage: python scripts/reference_docs.py [--check]
 """
@@ -22,7 +22,7 @@ def settings_page() -> str:
         "# Settings",
         "",
         "A value comes from the environment, else from `<data folder>/bellglass.toml`, else it is the default.",
-        "Settings are read once, when a daemon starts. In the file `server.listen` is `listen` in the section `[server]`.",
+        "Settings are read once, when a daemon starts. In the file `server.listen` is `listen` in section `[server]`.",
         "",
         "An unknown key or a value of the wrong kind stops the start with a message that names it.",
         "",
@@ -91,7 +91,16 @@ def _meaning(cls: type[BellglassError]) -> str:
     return "the root of all" if cls is BellglassError else ""
 
 
-PAGES = {"settings.md": settings_page, "errors.md": errors_page}
+def routes_page() -> str:
+    sys.path.insert(0, str(Path(__file__).parent))
+    try:
+        from api_page import api_page
+    finally:
+        del sys.path[0]
+    return api_page(GENERATED)
+
+
+PAGES = {"settings.md": settings_page, "errors.md": errors_page, "api.md": routes_page}
 
 
 def stale() -> list[str]:
