@@ -88,7 +88,8 @@ def _command(value: Any) -> list[str] | str:
         check_encodable(part, "command")
     if any("\0" in part for part in parts):
         raise InvalidCommand("command holds a NUL byte", details=refuse)
-    size = sum(len(part.encode("utf-8", "surrogateescape")) + 1 for part in parts)
+    # As the kernel counts: each string with its NUL and its pointer.
+    size = sum(len(part.encode("utf-8", "surrogateescape")) + 9 for part in parts)
     if size > MAX_COMMAND_BYTES:
         raise InvalidCommand(
             f"command is {size} bytes long, the most is {MAX_COMMAND_BYTES}",

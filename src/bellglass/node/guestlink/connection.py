@@ -123,6 +123,8 @@ class GuestConnection:
 
     def _dispatch(self) -> None:
         """Frames of the last read, as many as fit into this turn."""
+        if self.closed:
+            return
         budget = FRAMES_PER_TURN
         self._busy = False
         try:
@@ -131,19 +133,17 @@ class GuestConnection:
                 if self.closed:
                     return
                 budget -= 1
-                if budget == 0:
+                if budget == 0 or self._queued_bytes > WRITE_LIMIT_BYTES:
                     self._pause_reading()
                     self._busy = True
-                    self._loop.call_soon(self._dispatch)
-                    return
+                    if self._queued_bytes <= WRITE_LIMIT_BYTES:
+                        self._loop.call_soon(self._dispatch)
+                    return  # else `_drop` goes on once the peer has read
         except FrameError as error:
             self.violation = str(error)
             self.close(f"the agent broke the protocol: {error}")
             return
-        if self._queued_bytes > WRITE_LIMIT_BYTES:
-            self._pause_reading()
-        else:
-            self._resume_reading()
+        self._resume_reading()
 
     # --- writing ----------------------------------------------------------------------------------------
 
@@ -183,6 +183,7 @@ class GuestConnection:
 
     def _drop(self, sent: int) -> None:
         queue = self._queue
+        was_over = self._queued_bytes > WRITE_LIMIT_BYTES
         self._queued_bytes -= sent
         while sent:
             data, descriptor = queue[0]
@@ -191,5 +192,8 @@ class GuestConnection:
                 break
             sent -= len(data)
             queue.popleft()
-        if self._queued_bytes <= WRITE_LIMIT_BYTES:
-            self._resume_reading()
+        if was_over and self._queued_bytes <= WRITE_LIMIT_BYTES:
+            if self._busy:
+                self._loop.call_soon(self._dispatch)
+            else:
+                self._resume_reading()
