@@ -22,7 +22,7 @@ ALLOWED = {
     "sdk": {"sdk", *BASE},
     "server": {"server", "link", *BASE},
     "node": {"node", "link", *BASE},
-    "supervise": {"supervise", "link", "sdk", *BASE},
+    "supervise": {"supervise", "node", "link", *BASE},
     "cli": {"cli", "sdk", "supervise", *BASE},
     "testing": {"testing", "sdk", "supervise", *BASE},
 }
