@@ -42,6 +42,7 @@ _ERRORS = (
     "NotFound",
     "NotSupported",
     "OutputInvalid",
+    "RangeNotSatisfiable",
     "RequestError",
     "SandboxFailed",
     "SandboxGone",

@@ -48,7 +48,6 @@ def _program(noun: str | None) -> typer.Typer:
     """The program with one noun loaded, or with all of them as names and help texts."""
     program = typer.Typer(
         add_completion=False,
-        no_args_is_help=True,
         context_settings={"help_option_names": ["-h", "--help"]},
         help="Sandboxes for AI agents on your own machines.",
     )
@@ -88,6 +87,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     noun = next((word for word in words if not word.startswith("-")), None)
     if noun is not None and noun not in NOUNS:
         return _unknown(noun)
+    if (noun is None and not words) or (noun and words == [noun] and NOUNS[noun].target.endswith(":app")):
+        main([*words, "--help"])
+        return 2
     try:
         result = _program(noun)(words, standalone_mode=False, prog_name="bellglass")
         sys.stdout.flush()
@@ -95,8 +97,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BellglassError as error:
         return _fail(error.message, error.hint)
     except typer.TyperException as error:
-        if error.exit_code == 2 and not error.message:  # no arguments at all: the help was printed
-            return 2
         _fail(error.format_message(), f"`bellglass {noun + ' ' if noun else ''}--help` shows how")
         return error.exit_code
     except typer.Exit as stop:

@@ -22,7 +22,7 @@ from bellglass.sdk._config import NEXT_STEP, parse, read_profile
 from bellglass.sdk._http import target
 from bellglass.sdk._sync.transport import Transport
 
-app = typer.Typer(no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]})
+app = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]})
 DataDir = Annotated[Path | None, typer.Option("--data-dir", help="The installation's data folder.")]
 
 

@@ -10,7 +10,7 @@ from bellglass.sdk._config import resolve
 from bellglass.sdk._sync.transport import Transport
 from bellglass.units import format_size
 
-app = typer.Typer(no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]})
+app = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]})
 
 
 @app.callback()

@@ -55,11 +55,11 @@ class Sized:
         if isinstance(source, (str, PurePath)):
             # Not blocking: opening a FIFO would wait for a writer.
             descriptor = os.open(source, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-            file = self._stack.enter_context(os.fdopen(descriptor, "rb", buffering=0))
-            status = os.fstat(file.fileno())
+            status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
-                self._stack.close()
+                os.close(descriptor)
                 raise InvalidRequest(f"{source} is not a file", hint="upload_dir() copies folders")
+            file = self._stack.enter_context(os.fdopen(descriptor, "rb", buffering=0))
             self._file, self.size, self.permissions = file, status.st_size, stat.S_IMODE(status.st_mode) & 0o777
         elif hasattr(source, "read"):
             self._file = source

@@ -30,6 +30,7 @@ from starlette.routing import Route
 from bellglass import errors
 from bellglass.ids import new_sandbox_id
 from bellglass.model import now
+from bellglass.units import parse_duration
 from bellglass.wire.output import FRAMES, OutputEvent, OutputType, encode_event
 
 KEY = "bg_" + "k" * 40
@@ -286,8 +287,9 @@ class FakeApi:
                 await run.add(type, data)
 
         begun = time.monotonic()
+        limit = run.body.get("timeout")
         try:
-            async with asyncio.timeout(run.body.get("timeout")):
+            async with asyncio.timeout(None if limit is None else parse_duration(limit, "timeout")):
                 await asyncio.gather(pump(process.stdout, OutputType.STDOUT), pump(process.stderr, OutputType.STDERR))
                 code = await process.wait()
         except TimeoutError:

@@ -12,7 +12,8 @@ NAMES = {
     "ConnectionFailed", "DiskFull", "ExecResult", "Execution", "ExecutionFailed", "ExecutionInfo", "FileExists",
     "FileInfo", "FileMissing", "FilePermission", "FileTypeMismatch", "Forbidden", "IdempotencyConflict",
     "InternalError", "InvalidCommand", "InvalidRequest", "LimitExceeded", "MethodNotAllowed", "Network", "NoCapacity",
-    "NodeUnavailable", "NotAcceptable", "NotFound", "NotSupported", "OutputChunk", "OutputInvalid", "RequestError",
+    "NodeUnavailable", "NotAcceptable", "NotFound", "NotSupported", "OutputChunk", "OutputInvalid",
+    "RangeNotSatisfiable", "RequestError",
     "Rule", "Sandbox", "SandboxFailed", "SandboxGone", "SandboxInfo", "ServiceError", "StreamInterrupted", "TooLarge",
     "Unauthorized", "__version__",
 }  # fmt: skip
