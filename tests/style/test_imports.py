@@ -30,7 +30,7 @@ ALLOWED = {
 base; only the root package imports the SDK for others."""
 
 STANDARD_LIBRARY_ONLY = {"errors", "units", "ids", "datadir", "model", "wire", "settings", "testing"}
-CLIENT_PACKAGES = {"httpx2", "httpcore2", "typer", "click", "rich", "jsonschema", "anyio"}
+CLIENT_PACKAGES = {"httpcore2", "typer", "click", "rich", "jsonschema", "referencing"}
 
 
 def part_of(name: str) -> str:
