@@ -22,6 +22,7 @@ from bellglass.node.executions.run import Run
 from bellglass.node.guestlink.session import GuestSession
 
 LONGEST_TIMER_S = 3600.0
+REAP_FIRST_S = 0.005
 log = logging.getLogger("bellglass.sandboxes")
 EndCall = Callable[["LiveSandbox", TerminationReason, str | None], None]
 
@@ -111,7 +112,8 @@ class LiveSandbox:
         self.active()
         self.executions.ended(run, record)
         if not self._closed and self._reap_timer is None:
-            self._reap()
+            # Behind the answer, not before it.
+            self._reap_timer = asyncio.get_running_loop().call_later(REAP_FIRST_S, self._reap)
 
     def kill_machine(self, why: str) -> None:
         log.error("sandbox %s is killed: %s", self.sandbox_id, why)

@@ -421,3 +421,17 @@ def test_finished_ones_are_kept_up_to_a_number(run) -> None:
             assert {path.name.split(".")[0] for path in logs} == {row["id"] for row in listed}
 
     run(scenario())
+
+
+def test_records_have_the_fields_of_the_model(run) -> None:
+    from dataclasses import fields
+
+    from bellglass.model import Execution, ExecutionResult
+
+    async def scenario() -> None:
+        async with bench() as node:
+            result = await (await node.create()).exec("true")
+            assert set(result) == {field.name for field in fields(ExecutionResult)}
+            assert set(result["execution"]) == {field.name for field in fields(Execution)}
+
+    run(scenario())

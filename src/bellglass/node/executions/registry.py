@@ -156,7 +156,6 @@ class Executions:
             self._prune()
         if self._host.groups is not None:
             self._groups_left.add(run.spec.id)
-            self.remove_groups()
 
     def remove_groups(self) -> bool:
         """Remove the groups of ended executions that are empty; True while background processes keep some."""

@@ -27,6 +27,7 @@ LINK_WAIT_S = 10.0
 RELINK_MIN_S = 0.01
 RELINK_MAX_S = 1.0
 LONG_LINK_S = 5.0
+RELEASE_DELAY_S = 0.002
 MAX_PING_BYTES = 64
 log = logging.getLogger("bellglass.guest")
 
@@ -44,6 +45,7 @@ class GuestSession:
         self._next_stream_id = next_stream_id
         self._highest_id = 0
         self._streams: dict[int, GuestStream] = {}
+        self._releases: list[int] = []
         self._connection: GuestConnection | None = None
         self._link_up = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -123,10 +125,20 @@ class GuestSession:
 
     def release(self, stream: GuestStream) -> None:
         """The stream is over: the agent may forget it, and what still comes for it is ignored. Safe to repeat."""
-        if self._streams.pop(stream.id, None) is not None and self._connection is not None:
-            self._connection.send(guest.encode_release(stream.id))
+        if self._streams.pop(stream.id, None) is None:
+            return
+        # Not at once: waking the agent now would have it run before whoever waits for this stream's end.
+        if not self._releases:
+            asyncio.get_running_loop().call_later(RELEASE_DELAY_S, self._send_releases)
+        self._releases.append(stream.id)
 
     # --- inside -----------------------------------------------------------------------------------------
+
+    def _send_releases(self) -> None:
+        """What a broken link keeps from being sent, the next HELLO brings up again."""
+        frames, self._releases = [guest.encode_release(stream_id) for stream_id in self._releases], []
+        if self._connection is not None:
+            self._connection.send(*frames)
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
