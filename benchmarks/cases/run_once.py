@@ -31,7 +31,7 @@ def measure(bench: Bench) -> list[Row]:
         return took_ms
 
     def command_line() -> None:
-        done = bench.stack.command("run", "base", "--", *COMMAND)
+        done = bench.stack.command("run", "--", *COMMAND)
         _check(done.stdout.decode())
 
     times = bench.times(30, 5)
