@@ -273,7 +273,7 @@ class RuncDriver:
 
 
 class CrunDriver(RuncDriver):
-    """The same machines by crun. Untested."""
+    """The same machines by crun, on cgroup v2 only: it refuses hybrid hosts. Untested."""
 
     name = "crun"
 

@@ -94,7 +94,8 @@ def make(place: Layout, name: str, node_uid: int, node_gid: int, limits: Limits)
             ("cpu.max", f"{limits.cpu_quota_us} {limits.cpu_period_us}"),
             ("cpuset.cpus", limits.cpu_list),
         ):
-            (group / file).write_text(value)
+            if file != "memory.swap.max" or (group / file).exists():  # absent where swap isn't accounted
+                (group / file).write_text(value)
     for file in _HANDED_OVER:
         if (group / file).exists():
             os.chown(group / file, node_uid, node_gid)
