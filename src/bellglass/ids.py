@@ -25,7 +25,7 @@ NAME = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?\Z")
 
 
 def random_base32(length: int) -> str:
-    return "".join(secrets.choice(_BASE32) for _ in range(length))
+    return "".join(_BASE32[byte & 31] for byte in secrets.token_bytes(length))
 
 
 def new_sandbox_id() -> str:

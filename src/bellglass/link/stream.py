@@ -71,6 +71,11 @@ class LinkStream:
     def head_sent(self) -> bool:
         return self._head_sent
 
+    @property
+    def at_end(self) -> bool:
+        """The other side's body is over and all of it was taken: the next piece would be none."""
+        return self._remote_ended and not self._chunks and self._error is None
+
     async def head(self) -> dict[str, Any]:
         """The answer's head. Raises the error that the other side reset the stream with."""
         while self._head is None:

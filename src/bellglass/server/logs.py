@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 
 import structlog
@@ -18,7 +19,7 @@ def set_up(level: int = logging.INFO) -> None:
     structlog.configure(
         processors=[*shared, structlog.processors.JSONRenderer()],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=_StderrLoggers(),
+        logger_factory=_stderr_logger,
         cache_logger_on_first_use=True,
     )
     handler = logging.StreamHandler(sys.stderr)
@@ -36,14 +37,17 @@ def set_up(level: int = logging.INFO) -> None:
     root.setLevel(level)
 
 
-class _NamedLogger(structlog.PrintLogger):
-    name = ""
+class _StderrLogger:
+    """One write(2) a line. `name` is what `get_logger` was called with."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def msg(self, line: str) -> None:
+        os.write(2, line.encode("utf-8", "backslashreplace") + b"\n")
+
+    debug = info = warning = error = critical = exception = msg
 
 
-class _StderrLoggers:
-    """Writes straight to stderr; the name is what `get_logger` was called with."""
-
-    def __call__(self, *arguments: str) -> _NamedLogger:
-        logger = _NamedLogger(sys.stderr)
-        logger.name = arguments[0] if arguments else ""
-        return logger
+def _stderr_logger(*arguments: str) -> _StderrLogger:
+    return _StderrLogger(arguments[0] if arguments else "")

@@ -73,7 +73,11 @@ class LinkResponse(Response):
             return
         try:
             async for chunk in self._stream:
-                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                # Short answers have arrived whole by now: one write less.
+                last = self._stream.at_end
+                await send({"type": "http.response.body", "body": chunk, "more_body": not last})
+                if last:
+                    return
         except BellglassError:
             return  # cut: uvicorn closes the connection of an answer that was not completed
         await send({"type": "http.response.body", "body": b"", "more_body": False})
