@@ -19,9 +19,9 @@ from typing import Any
 
 from bellglass import ids
 from bellglass.datadir import DataDir, cache_dir
+from bellglass.node.drivers import DriverContext
 from bellglass.node.drivers.base import MachineSpec, Template
 from bellglass.node.drivers.runc import RuncDriver
-from bellglass.node.helper.client import HelperClient
 from bellglass.node.image import template as templates
 from bellglass.testing.leaks import Scope
 from bellglass.wire import guest
@@ -155,8 +155,15 @@ class Rig:
         self.driver = self.run(self._open(channel))
 
     async def _open(self, channel: socket.socket) -> RuncDriver:
-        folder = cache_dir() / "templates"
-        return RuncDriver(self.data, HelperClient(channel), installation=self.installation, templates_dir=folder)
+        context = DriverContext(
+            data=self.data,
+            installation=self.installation,
+            settings={},
+            templates_dir=cache_dir() / "templates",
+            agent_binary=Path("/nowhere"),
+            helper_fd=channel.detach(),
+        )
+        return await RuncDriver.open(context)
 
     def stop_helper(self) -> None:
         self.run(self.driver.close())

@@ -14,7 +14,7 @@ import pytest
 
 from bellglass.errors import AgentLost, BellglassError, InternalError, NotFound, SandboxFailed
 from bellglass.node.drivers.base import Template
-from bellglass.node.drivers.runc import RuncDriver
+from bellglass.node.drivers.runc import PROBE_ID, RuncDriver
 from bellglass.node.helper import cgroup
 from bellglass.node.helper.uids import LEASES
 from bellglass.wire.guest import GuestType
@@ -129,6 +129,31 @@ def test_recover(rig: Any) -> None:
     assert rig.run(rig.driver.recover(machine.handle.sandbox_id, state)) is None
     rig.run(rig.driver.reclaim_leftovers(machine.handle.sandbox_id))
     assert traces(rig, machine.handle.sandbox_id) == []
+
+
+def test_a_probe_that_a_crash_cut_off(rig: Any) -> None:
+    """Its machine is in no journal: the next node takes it away when it opens the driver."""
+    machine = rig.create(sandbox_id=PROBE_ID)
+    machine.agent.link.close()
+    assert traces(rig, PROBE_ID)
+    rig.stop_helper()
+    rig.start_helper()
+    assert traces(rig, PROBE_ID) == []
+    report = rig.run(rig.driver.probe())
+    assert (report.usable, report.tier, report.runtime, report.reason) == (True, "container", "runc", None)
+    assert traces(rig, PROBE_ID) == []
+
+
+def test_a_probe_without_a_template(rig: Any, tmp_path: Path) -> None:
+    rig.driver._templates_dir, real = tmp_path, rig.driver._templates_dir
+    rig.driver._report = None
+    try:
+        report = rig.run(rig.driver.probe())
+    finally:
+        rig.driver._templates_dir = real
+    assert (report.usable, report.hint) == (False, "make template")
+    assert str(tmp_path) in report.reason
+    assert rig.run(rig.driver.probe()).usable, "what was missing may come later"
 
 
 def test_reclaim_of_what_never_was(rig: Any) -> None:

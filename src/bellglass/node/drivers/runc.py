@@ -19,7 +19,6 @@ from typing import Any, Self
 
 from bellglass.datadir import DataDir
 from bellglass.errors import AgentLost, BellglassError, InternalError, NotSupported
-from bellglass.ids import new_sandbox_id
 from bellglass.model import Tier, TierReport
 from bellglass.node.cgroups import MachineGroups, wait_group_empty
 from bellglass.node.drivers import DriverContext
@@ -32,6 +31,7 @@ from bellglass.node.image import template as templates
 
 STATE_VERSION = 1
 SOCKET_NAME = "agent.sock"
+PROBE_ID = "sb" + "probe".ljust(20, "a")
 _BACKLOG = 8
 _KILL_S = 10.0
 _PROBE_S = 10.0
@@ -137,6 +137,8 @@ class RuncDriver:
         try:
             driver = cls(context.data, helper, installation=context.installation, templates_dir=context.templates_dir)
             await driver._ask_host()
+            # No journal knows the machine of a probe that a crash cut off.
+            await driver.reclaim_leftovers(PROBE_ID)
         except BaseException:
             helper.close()
             raise
@@ -253,7 +255,7 @@ class RuncDriver:
     async def _try_machine(self, template: Template) -> None:
         """Start the smallest machine, wait for its agent to dial, take it down."""
         spec = MachineSpec(
-            sandbox_id=new_sandbox_id(),
+            sandbox_id=PROBE_ID,
             generation=1,
             template=template,
             cpus=1.0,
