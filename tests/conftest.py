@@ -33,7 +33,9 @@ def stack() -> Iterator[Stack]:
     scope = running.scope
     try:
         _warm_up(running)
+        before = snapshot(scope)
         yield running
+        assert_no_leak(before, late=True)
     finally:
         running.close()
     assert_no_leak(snapshot_of_nothing(scope), deadline_s=10)
@@ -191,7 +193,7 @@ def second_key(stack: Stack) -> str:
 @pytest.fixture
 def canary(tmp_path: Path) -> Iterator[Path]:
     """A file of the host's, readable by root alone, that nothing from inside may read, change or remove."""
-    path = Path("/etc/bellglass-canary")
+    path = Path(f"/etc/bellglass-canary-{os.getpid()}")
     path.write_text("host canary\n")
     path.chmod(0o600)
     yield path

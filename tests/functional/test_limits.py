@@ -87,6 +87,7 @@ def test_processes_are_limited(new_box: Callable[..., Any]) -> None:
     assert box.info().state == "running"
     assert time.monotonic() - answered < 2 and time.monotonic() - started < 15
     execution.kill()
+    execution.wait()
     assert box.exec(["echo", "after"]).stdout == "after\n"
 
 

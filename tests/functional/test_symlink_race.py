@@ -7,6 +7,7 @@ paths are resolved by the sandbox's own kernel view, in its own root, so there i
 from __future__ import annotations
 
 import io
+import os
 import tarfile
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ import pytest
 
 CALLS = 10_000
 WORKERS = 16
-CANARY = Path("/etc/bellglass-race/canary")
+CANARY = Path(f"/etc/bellglass-race-{os.getpid()}/canary")
 MARK = b"inside"
 
 # One swap is a rename over a link, so each state lasts a few microseconds.
@@ -38,10 +39,10 @@ print('swapping', flush=True)
 n = 0
 while True:
     n += 1
-    link('/etc/bellglass-race')
+    link('/etc/FOLDER')
     link('/tmp/race/real')
-    link('../../../../../../../../etc/bellglass-race')
-    link('/proc/1/root/etc/bellglass-race')
+    link('../../../../../../../../etc/FOLDER')
+    link('/proc/1/root/etc/FOLDER')
     try:
         os.unlink('at'); os.mkdir('at')
         with open('at/canary', 'w') as f: f.write('inside')
@@ -95,7 +96,7 @@ def canary_folder() -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def swapped_box(stack: Any, canary_folder: Path) -> Iterator[Any]:
     with stack.sandbox(cpus=1, memory="512MiB", disk="1GiB", lifetime="30m") as box:
-        swapper = box.start(["python3", "-c", SWAPPER])
+        swapper = box.start(["python3", "-c", SWAPPER.replace("FOLDER", canary_folder.name)])
         next(iter(swapper.output(follow=True)))
         yield box
 

@@ -12,14 +12,12 @@ import pytest
 
 from bellglass.errors import FileMissing, FilePermission
 
-HOST_FILE = "/etc/bellglass-canary"
-
 
 @pytest.fixture
-def links(box: Any) -> str:
+def links(box: Any, canary: Path) -> str:
     script = f"""
     mkdir -p /home/user/links && cd /home/user/links
-    ln -s {HOST_FILE} canary; ln -s /etc/shadow shadow; ln -s / up; ln -s /etc/newfile dangling
+    ln -s {canary} canary; ln -s /etc/shadow shadow; ln -s / up; ln -s /etc/newfile dangling
     ln -s ../../../../../../../../../../../etc far; ln -s /proc/self/root root; ln -s /proc/1/root init
     ln -s loop loop
     """
@@ -29,7 +27,7 @@ def links(box: Any) -> str:
 
 def test_links_stay_inside(box: Any, links: str, canary: Path, api: httpx2.Client) -> None:
     files = box.files
-    for name in ("canary", "far/bellglass-canary", "up/etc/bellglass-canary", "root/etc/bellglass-canary"):
+    for name in ("canary", f"far/{canary.name}", f"up/etc/{canary.name}", f"root/etc/{canary.name}"):
         with pytest.raises(FileMissing):
             files.read_text(f"{links}/{name}")
     for name in ("shadow", "dangling"):
@@ -44,7 +42,7 @@ def test_links_stay_inside(box: Any, links: str, canary: Path, api: httpx2.Clien
     for name in ("canary", "dangling", "up/tmp/x/y", "root/tmp/by-root"):
         answer = api.put(path, params={"path": f"{links}/{name}", "user": "root", "parents": "true"}, content=b"inside")
         assert answer.status_code in (200, 201), (name, answer.text)
-    assert box.exec(["cat", HOST_FILE, "/etc/newfile", "/tmp/x/y"], user="root").stdout == "inside" * 3
+    assert box.exec(["cat", str(canary), "/etc/newfile", "/tmp/x/y"], user="root").stdout == "inside" * 3
     assert not Path("/etc/newfile").exists() and not Path("/tmp/x/y").exists() and not Path("/tmp/by-root").exists()
     loop = api.get(path, params={"path": f"{links}/loop"})
     assert 400 <= loop.status_code < 500
@@ -55,7 +53,7 @@ def test_a_folder_of_links_goes_out_as_links(box: Any, links: str, canary: Path,
     assert answer.status_code == 200
     with tarfile.open(fileobj=io.BytesIO(answer.content)) as archive:
         members = {Path(member.name).name: member for member in archive.getmembers()}
-        assert members["shadow"].issym() and members["up"].issym() and members["canary"].linkname == HOST_FILE
+        assert members["shadow"].issym() and members["up"].issym() and members["canary"].linkname == str(canary)
     assert b"host canary" not in answer.content
 
 

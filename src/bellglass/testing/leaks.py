@@ -5,7 +5,7 @@ devices, cgroups with their parents, namespaces, network links, uid ranges, sock
 Only things of the installation in question are looked at, found by its id and its data folder, so that others on
 the machine don't disturb. Namespaces carry no names: those of the installation's processes are told by their
 inodes; for those that no process is in, the kernel's own count is taken, less the ones that foreign processes live
-in. That count means something only while no second installation with a helper is active on the host.
+in. That count means something only while no other installation has sandboxes on the host.
 
     before = snapshot(Scope.of(data_dir))
     ...
@@ -32,6 +32,7 @@ KINDS = (
     "cgroup",
     "namespace",
     "kernel's namespaces",
+    "kernel's late namespaces",
     "link",
     "uid range",
     "socket",
@@ -44,6 +45,9 @@ SANDBOX_UIDS = range(UID_BASE, UID_BASE + 30_000 * UID_RANGE_SIZE)
 UID_RANGES = Path("/run/bellglass/uids")
 """A symbolic link per lease, `<index>` to `<installation>/<sandbox id>`."""
 POLL_S = 0.1
+LATE = ("user", "uts")
+"""Namespaces whose memory the kernel gives back in batches, up to this much later than the namespace itself:"""
+LATE_S = 10.0
 
 
 class LeakFound(AssertionError):
@@ -74,7 +78,7 @@ class Resources:
     scope: Scope
     items: Mapping[str, Counter[str]]
     alone: bool = True
-    """No other installation's helper ran."""
+    """No other installation had a sandbox."""
 
 
 def snapshot(scope: Scope) -> Resources:
@@ -86,13 +90,14 @@ def snapshot(scope: Scope) -> Resources:
     for process in sorted(ours, key=lambda process: process.start_ticks):
         if name := _daemon_name(process):
             daemons.setdefault(name, process.pid)
+    cgroups = list(kernel.cgroups())
     items = {
         "process": Counter(_process_name(process) for process in ours),
         "mount": _mounts(scope, daemons),
         "loop device": Counter(
             f"{device} of {backing}" for device, backing in kernel.loop_devices().items() if scope.names(backing)
         ),
-        "cgroup": Counter(path for path in kernel.cgroups() if f"bellglass-{scope.installation}" in path),
+        "cgroup": Counter(path for path in cgroups if scope.names(path)),
         **_namespaces(everything, ours),
         "link": Counter(kernel.links()),
         "uid range": Counter(_uid_ranges(scope)),
@@ -100,15 +105,17 @@ def snapshot(scope: Scope) -> Resources:
         "file": Counter(_files(scope)),
         "descriptor": _descriptors(daemons),
     }
-    helpers = [process for process in everything if _daemon_name(process) == "bellglass.node.helper"]
-    return Resources(scope, items, alone=all(process in ours for process in helpers))
+    return Resources(scope, items, alone=all(scope.names(path) for path in cgroups if "/bellglass-" in path))
 
 
-def difference(before: Resources, after: Resources) -> list[str]:
-    """What is there after and wasn't before, one line each; empty if nothing."""
+def difference(before: Resources, after: Resources, *, late: bool = False) -> list[str]:
+    """What is there after and wasn't before, one line each; empty if nothing. The kernel's count of user and uts
+    namespaces is compared with `late` only."""
     lines = []
     for kind in KINDS:
-        if kind == "kernel's namespaces" and not (before.alone and after.alone):
+        if kind.startswith("kernel's") and not (before.alone and after.alone):
+            continue
+        if kind == "kernel's late namespaces" and not late:
             continue
         for item, count in sorted((after.items[kind] - before.items[kind]).items()):
             had = before.items[kind][item]
@@ -116,11 +123,13 @@ def difference(before: Resources, after: Resources) -> list[str]:
     return lines
 
 
-def assert_no_leak(before: Resources, *, deadline_s: float = 5.0) -> None:
-    """Raises LeakFound if something is still there after `deadline_s`."""
+def assert_no_leak(before: Resources, *, deadline_s: float = 5.0, late: bool = False) -> None:
+    """Raises LeakFound if something is still there after `deadline_s`; with `late`, within LATE_S more, also
+    by the kernel's count of user and uts namespaces."""
     deadline = time.monotonic() + deadline_s
-    while left := difference(before, snapshot(before.scope)):
-        if time.monotonic() >= deadline:
+    late_deadline = deadline + LATE_S
+    while left := difference(before, after := snapshot(before.scope), late=late):
+        if time.monotonic() >= (deadline if difference(before, after) else late_deadline):
             raise LeakFound(f"left behind {deadline_s:g} s later:\n  " + "\n  ".join(left))
         # No one event says that mounts, cgroups, namespaces and files are all gone.
         time.sleep(POLL_S)
@@ -187,11 +196,12 @@ def _namespaces(everything: list[kernel.Process], ours: list[kernel.Process]) ->
             (mine if process.pid in our_pids else foreign)[type].add(inode)
     seen = Counter(f"{type}:[{inode}]" for type in kernel.NAMESPACE_TYPES for inode in mine[type] - foreign[type])
     counted: Counter[str] = Counter()
+    late: Counter[str] = Counter()
     if os.geteuid() == 0:
         for type, count in kernel.namespace_counts().items():
-            counted[type] = max(count - len(foreign[type]) + 1, 0)
+            (late if type in LATE else counted)[type] = max(count - len(foreign[type]) + 1, 0)
         counted.update(f"mnt:[{inode}]" for inode in (kernel.mount_namespaces() or set()) - foreign["mnt"])
-    return {"namespace": seen, "kernel's namespaces": counted}
+    return {"namespace": seen, "kernel's namespaces": counted, "kernel's late namespaces": late}
 
 
 def _uid_ranges(scope: Scope) -> Iterator[str]:

@@ -45,6 +45,7 @@ _HINTS: dict[type[BellglassError], str] = {
     DiskFull: "remove files, or create the sandbox with more disk",
     FileExists: "choose another name, or allow overwriting",
     FileTypeMismatch: "only regular files are read and written",
+    LimitExceeded: "end some of the sandbox's processes, or create it with more pids or memory",
 }
 
 
@@ -71,6 +72,8 @@ def _kind(failure: GuestFailure) -> type[BellglassError]:
             return InvalidRequest
         case "aborted":
             return AgentLost
+        case "fork" if failure.errno in (errno.EAGAIN, errno.ENOMEM):
+            return LimitExceeded  # the sandbox's own processes or memory are used up
         case "protocol" | "fork":
             return InternalError
         case _:
