@@ -12,9 +12,10 @@ from typing import Any, Self
 
 from bellglass import ids
 from bellglass.datadir import DataDir
-from bellglass.errors import NotFound
+from bellglass.errors import AgentLost, NotFound
 from bellglass.link import LinkServer, LinkStream
 from bellglass.model import TierReport
+from bellglass.node import recovery
 from bellglass.node.admission import Admission
 from bellglass.node.drivers import DriverContext, open_driver
 from bellglass.node.drivers.base import Driver
@@ -94,7 +95,7 @@ class Node:
             ),
             retention_s=settings["server.retention"],
         )
-        await self.sandboxes.recover()
+        await recovery.recover(self.sandboxes)
         stack.push_async_callback(self.sandboxes.suspend)
         tidy = asyncio.get_running_loop().create_task(self._tidy(), name="tidy")
         stack.callback(tidy.cancel)
@@ -119,7 +120,14 @@ class Node:
         operation = OPERATIONS.get(op)
         if operation is None:
             raise NotFound(f"no operation {op!r}", hint="server and node may be of different versions")
-        await operation(self, Params(params), stream)
+        given = Params(params)
+        try:
+            await operation(self, given, stream)
+        except AgentLost:
+            if "sandbox_id" in params and "generation" in params:
+                # An agent that went because its sandbox was ended: then that is what is to be said (SandboxGone).
+                self.sandboxes.live(given.text("sandbox_id", limit=64), given.integer("generation"))
+            raise
 
     async def tiers(self) -> list[TierReport]:
         """What the driver proved at its first asking."""
