@@ -1,0 +1,69 @@
+"""Uid ranges: who is in one, and that a lease is one step."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from bellglass.errors import InternalError, NoCapacity
+from bellglass.node.helper import uids
+
+ID = "sb" + "a" * 20
+
+
+@pytest.fixture(autouse=True)
+def leases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(uids, "LEASES", tmp_path / "uids")
+    return tmp_path / "uids"
+
+
+def test_a_lease_is_found_by_its_owner(leases: Path) -> None:
+    index = uids.lease("testtest", ID)
+    assert uids.lease("testtest", ID) == index, "asking again gives the same"
+    assert uids.find("testtest", ID) == index
+    assert uids.find("another2", ID) is None
+    assert str((leases / str(index)).readlink()) == f"testtest/{ID}"
+    assert uids.lease("another2", ID) != index
+    uids.release("testtest", ID, deadline=0)
+    uids.release("testtest", ID, deadline=0)
+    assert uids.find("testtest", ID) is None
+    assert uids.find("another2", ID) is not None
+
+
+def test_ranges_do_not_touch_what_others_hand_out() -> None:
+    assert uids.first_uid(0) == 0x70000000
+    assert uids.first_uid(uids.RANGE_COUNT) < 2**32 - 2
+
+
+def test_all_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uids, "RANGE_COUNT", 3)
+    taken = {uids.lease("testtest", "sb" + letter * 20) for letter in "abc"}
+    assert taken == {0, 1, 2}
+    with pytest.raises(NoCapacity, match="uid ranges") as raised:
+        uids.lease("testtest", "sb" + "d" * 20)
+    assert raised.value.details == {"resource": "uids"}
+
+
+def test_a_range_in_use_is_not_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    index = uids.lease("testtest", ID)
+    monkeypatch.setattr(uids, "UID_BASE", os.getuid() - index * uids.RANGE_SIZE)
+    assert os.getpid() in uids.holders_of(index), "this process has a uid in it now"
+    with pytest.raises(InternalError, match=f"uid range {index}"):
+        uids.release("testtest", ID, deadline=0)
+    assert uids.find("testtest", ID) == index
+    monkeypatch.undo()
+
+
+def test_a_zombie_holds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uids, "UID_BASE", os.getuid())
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    try:
+        assert Path(f"/proc/{pid}").exists()
+        assert pid not in uids.holders_of(0)
+    finally:
+        os.waitpid(pid, 0)
