@@ -13,7 +13,6 @@ from starlette.types import ASGIApp
 from bellglass.datadir import DataDir
 from bellglass.server.audit.trail import AuditTrail
 from bellglass.server.auth.service import Auth
-from bellglass.server.cluster.base import NodeInfo
 from bellglass.server.cluster.journal import Journal
 from bellglass.server.cluster.local import LocalEngine
 from bellglass.server.db import migrate
@@ -85,14 +84,12 @@ class Application:
         audit = AuditTrail(writer, auth)
         stack.push_async_callback(audit.flush)
 
-        async def on_connect(info: NodeInfo) -> None:
-            await asyncio.gather(reconciler.settle(info), journal.follow(info))
-
         cluster = LocalEngine(
             self._data.node_socket,
             secret=self._data.server_secret_file.read_text().strip(),
             installation=str(json.loads(self._data.installation_file.read_text())["id"]),
-            on_connect=on_connect,
+            # Made below: they need the engine, and it needs them once it is connected.
+            followers=(lambda info: reconciler.run(info), lambda info: journal.follow(info)),
         )
         creator = Creator(reader, writer, cluster, self._settings["node.max_cpus"])
         deleter = Deleter(reader, writer, cluster, creator)

@@ -357,3 +357,59 @@ def test_many_creates_at_once(harness: Harness, api: httpx2.Client) -> None:
     answers = at_once(20, lambda _: api.post("/v1/sandboxes", json={"cpus": 1}))
     assert {answer.status_code for answer in answers} == {201}
     assert len({answer.json()["id"] for answer in answers}) == 20
+
+
+def test_a_delete_that_the_node_fails_is_tried_again(own_harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    from bellglass.errors import InternalError
+    from bellglass.server.sandboxes import loop
+
+    monkeypatch.setattr(loop, "SETTLE_EVERY_S", 0.1)
+    harness, api = own_harness, own_harness.project()
+    harness.run(harness.peer.stop())
+    harness.run(harness.peer.start())  # the loop that is under way still has the long pause
+    harness.until(lambda: harness.health()["node"] == "up")
+    url = f"/v1/sandboxes/{make(api)['id']}"
+    harness.peer.fail["sandbox.delete"] = InternalError("the helper said no")
+    error_of(api.delete(url), 500, "internal")
+    assert api.get(url).json()["state"] == "stopping"
+    harness.peer.fail.clear()
+    harness.until(lambda: api.get(url).status_code == 404)
+
+
+def test_a_failed_start_that_the_journal_tells_first(harness: Harness, api: httpx2.Client) -> None:
+    release = hold(harness, "sandbox.create")
+    harness.peer.fail["sandbox.create"] = SandboxFailed("the agent never said hello")
+    with ThreadPoolExecutor(1) as pool:
+        creating = pool.submit(api.post, "/v1/sandboxes", json={"name": "early"})
+        listed = lambda: api.get("/v1/sandboxes?name=early&state=all").json()["items"]  # noqa: E731
+        harness.until(lambda: bool(listed()))
+        sandbox_id = listed()[0]["id"]
+
+        async def tell() -> None:
+            harness.peer.event("sandbox.ended", sandbox_id, reason="failed", ended_at="2026-01-01T00:00:00.000000Z")
+
+        harness.run(tell())
+        harness.until(lambda: listed()[0]["state"] == "ended")
+        release()
+        error_of(creating.result(10), 500, "sandbox_failed")
+    assert listed()[0]["state"] == "failed"
+    assert listed()[0]["message"] == "the agent never said hello"
+
+
+def test_revoked_in_mid_upload(harness: Harness) -> None:
+    import time
+
+    key = harness.key("mid-upload")
+    client = harness.client(key["secret"])
+    url = f"/v1/sandboxes/{make(client)['id']}/files"
+    began = time.monotonic()
+
+    def pieces() -> Any:
+        yield b"x" * 100_000
+        harness.until(lambda: harness.peer.params("file.write")["path"] == "cut")
+        assert harness.admin.delete(f"/v1/keys/{key['id']}").status_code == 204
+        yield b"x" * 100_000
+
+    error_of(client.put(url, params={"path": "cut"}, content=pieces()), 401, "unauthorized")
+    assert time.monotonic() - began < 5
+    assert "cut" not in harness.peer.files

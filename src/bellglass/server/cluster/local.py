@@ -1,13 +1,12 @@
 """The local engine: one node on this machine, over its unix socket, dialed again for ever.
 
-`on_connect` runs beside the calls of others for as long as a link holds: it catches up with what the node did
-meanwhile, and follows it.
+`followers` run beside the calls of others for as long as a link holds: they catch up with what the node did meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +29,12 @@ class LocalEngine:
         *,
         secret: str,
         installation: str,
-        on_connect: Callable[[NodeInfo], Awaitable[None]],
+        followers: Sequence[Callable[[NodeInfo], Awaitable[None]]],
     ) -> None:
         self._socket = socket
         self._secret = secret
         self._installation = installation
-        self._on_connect = on_connect
+        self._followers = followers
         self._link: LinkClient | None = None
         self._info: NodeInfo | None = None
         self._info_at = 0.0
@@ -120,12 +119,12 @@ class LocalEngine:
     async def _use(self, link: LinkClient) -> None:
         """From a connect until the link breaks."""
         self._link = link
-        follower: asyncio.Task[None] | None = None
+        tasks: list[asyncio.Task[None]] = []
         try:
             info = await self.info(fresh=True)
             log.info("node connected", node=info.node_id, version=info.version)
             self._connected.set()
-            follower = asyncio.create_task(self._guarded(info), name="cluster:follow")
+            tasks = [asyncio.create_task(self._guarded(follow, info)) for follow in self._followers]
             await link.closed.wait()
             self._why_down = "the link broke"
         except BellglassError as error:
@@ -137,15 +136,15 @@ class LocalEngine:
             if not self._closing:  # close() hangs up itself
                 self._link = None
                 await link.close()
-            if follower is not None:
-                follower.cancel()
-                await asyncio.gather(follower, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _guarded(self, info: NodeInfo) -> None:
-        """`on_connect`, again and again while the link holds, should it fail."""
+    async def _guarded(self, follow: Callable[[NodeInfo], Awaitable[None]], info: NodeInfo) -> None:
+        """`follow`, again and again while the link holds, should it fail."""
         while True:
             try:
-                await self._on_connect(info)
+                await follow(info)
                 return
             except BellglassError as error:
                 log.warning("catching up with the node failed", reason=error.message)

@@ -15,7 +15,7 @@ from fastapi import Request
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
-from bellglass.errors import InvalidRequest, TooLarge
+from bellglass.errors import InvalidRequest, NodeUnavailable, TooLarge, Unauthorized
 from bellglass.link import LinkStream
 from bellglass.server.auth.principal import KeyState
 from bellglass.server.http.validation import refusal, unknown_field
@@ -117,6 +117,10 @@ async def send_body(request: Request, stream: LinkStream, key: KeyState, limit_b
                 await stream.send(chunk)
             await stream.end()
             head = await stream.head()
+    except NodeUnavailable:
+        if key.revoked:
+            raise Unauthorized("the key was revoked") from None
+        raise
     finally:
         key.cuts.discard(stream.cancel)
     result: dict[str, Any] = head.get("result") or {}

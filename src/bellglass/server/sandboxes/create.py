@@ -19,6 +19,7 @@ from bellglass.errors import (
     NodeUnavailable,
     NotSupported,
     RequestError,
+    SandboxFailed,
     from_dict,
 )
 from bellglass.ids import new_sandbox_id
@@ -208,6 +209,8 @@ class Creator:
             found = self._reader.inline(store.find, project_id, held.sandbox_id)
             if found is None:
                 raise guard.not_found()
+            if found.state == State.FAILED:
+                raise SandboxFailed(found.message or "it could not be started", details={"sandbox_id": found.id})
             if found.state == State.CREATING:
                 raise NodeUnavailable("the first request with this key has no outcome yet", hint="retry in a moment")
             return Created(201, found.to_json())
@@ -234,7 +237,8 @@ def failed(connection: Connection, *, project_id: str, sandbox_id: str, error: B
         connection,
         sandbox_id,
         "sandbox.failed",
-        from_states=store.LIVE,
+        # Ended: the node's journal was faster than its answer. One that is being deleted stays with that.
+        from_states=(State.CREATING, State.RUNNING, State.ENDED),
         state=State.FAILED,
         termination_reason=TerminationReason.FAILED,
         message=error.message,

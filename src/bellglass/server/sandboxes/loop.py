@@ -26,6 +26,7 @@ from bellglass.server.sandboxes.delete import Deleter
 
 JOURNAL_GRACE_S = 5.0
 """A running row that the node does not list has this long for its end to come out of the journal."""
+SETTLE_EVERY_S = 30.0
 FORGET_EVERY_S = 600.0
 log = structlog.get_logger("bellglass.reconcile")
 
@@ -39,6 +40,12 @@ class Reconciler:
         self._cluster = cluster
         self._creator = creator
         self._deleter = deleter
+
+    async def run(self, info: NodeInfo) -> None:
+        """Settle now and again: a delete or a create may fail while the link holds."""
+        while True:
+            await self.settle(info)
+            await asyncio.sleep(SETTLE_EVERY_S)
 
     async def settle(self, info: NodeInfo) -> None:
         """Compare rows that are not ended with the node's list, and bring each to a true state."""
