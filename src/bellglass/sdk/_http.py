@@ -8,6 +8,9 @@ from __future__ import annotations
 import json
 import platform
 import re
+import select
+import socket
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +33,8 @@ STREAM_TIMEOUT_S = 60.0
 KEEPALIVE_S = 30.0
 MAX_CONNECTIONS = 512
 MAX_ERROR_BODY = 1024 * 1024
+SMALL_READ, LARGE_READ = 64 * 1024, 256 * 1024
+SMALL_WRITE = 32 * 1024
 RETRY_DELAYS_S = (0.1, 0.4)
 USER_AGENT = f"bellglass/{bellglass.__version__} python/{platform.python_version()}"
 
@@ -169,6 +174,17 @@ def answer_error(status: int, headers: Mapping[str, str], body: bytes) -> Bellgl
     if error.request_id is None:
         error.request_id = headers.get("x-request-id")
     return error
+
+
+def is_readable(sock: socket.socket) -> bool:
+    """Whether an idle connection has something to say: that can only be its end."""
+    if sock.fileno() < 0:
+        return True
+    if sys.platform == "win32":
+        return bool(select.select([sock], [], [], 0)[0])
+    poll = select.poll()  # select() can't do descriptors from 1024
+    poll.register(sock, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def lower_headers(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:

@@ -532,8 +532,9 @@ class Server:
 
     The loop, and with it the executions, live on while the server is stopped: that is a server's restart."""
 
-    def __init__(self) -> None:
+    def __init__(self, **options: Any) -> None:
         self.app: Any = None
+        self._options = options
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
@@ -558,7 +559,13 @@ class Server:
 
     async def _start(self) -> None:
         config = uvicorn.Config(
-            self, host="127.0.0.1", port=self.port, log_level="critical", lifespan="off", timeout_keep_alive=75
+            self,
+            host="127.0.0.1",
+            port=self.port,
+            log_level="critical",
+            lifespan="off",
+            timeout_keep_alive=75,
+            **self._options,
         )
         self._server = uvicorn.Server(config)
         self._serving = asyncio.ensure_future(self._server.serve())
@@ -583,7 +590,8 @@ class Server:
 
     def close(self) -> None:
         self.stop()
-        asyncio.run_coroutine_threadsafe(self.app.end(), self._loop).result(10)
+        if self.app is not None:
+            asyncio.run_coroutine_threadsafe(self.app.end(), self._loop).result(10)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
         self._loop.close()

@@ -10,24 +10,27 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
-import select
 import socket
-import sys
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any
 
 import httpcore2
 
-from bellglass.sdk._http import KEEPALIVE_S, MAX_CONNECTIONS
+from bellglass.sdk._http import KEEPALIVE_S, LARGE_READ, MAX_CONNECTIONS, SMALL_READ, SMALL_WRITE, is_readable
 
 sleep = asyncio.sleep
 _READS_PER_TURN = 32
 
 
 class _Stream(httpcore2.AsyncNetworkStream):
+    """A connected socket. The head of a request and its small body leave in one piece: they come as two writes, and a
+    server that is woken for the first has nothing to do yet."""
+
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
+        self._waiting = b""
+        self._size = SMALL_READ
         self._reads = 0
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
@@ -35,47 +38,47 @@ class _Stream(httpcore2.AsyncNetworkStream):
             self._reads += 1
             if self._reads % _READS_PER_TURN == 0:
                 await asyncio.sleep(0)  # data that is always there must not starve the other tasks
-            try:
-                return self._sock.recv(max_bytes)
-            except (BlockingIOError, InterruptedError):
-                pass
             async with asyncio.timeout(timeout):
-                return await asyncio.get_running_loop().sock_recv(self._sock, max_bytes)
+                if self._waiting:
+                    await self._flush()
+                data = await asyncio.get_running_loop().sock_recv(self._sock, self._size)
         except TimeoutError as error:
             raise httpcore2.ReadTimeout(f"nothing came for {timeout} s") from error
         except OSError as error:
             raise httpcore2.ReadError(str(error)) from error
+        self._size = LARGE_READ if len(data) == self._size else SMALL_READ
+        return data
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        if not buffer:
+        if len(self._waiting) + len(buffer) < SMALL_WRITE:
+            self._waiting += buffer
             return
         try:
             async with asyncio.timeout(timeout):
-                await asyncio.get_running_loop().sock_sendall(self._sock, buffer)
+                waiting, self._waiting = self._waiting, b""
+                loop = asyncio.get_running_loop()
+                if waiting:
+                    await loop.sock_sendall(self._sock, waiting)
+                await loop.sock_sendall(self._sock, buffer)
         except TimeoutError as error:
             raise httpcore2.WriteTimeout(f"nothing was taken for {timeout} s") from error
         except OSError as error:
             raise httpcore2.WriteError(str(error)) from error
 
+    async def _flush(self) -> None:
+        waiting, self._waiting = self._waiting, b""
+        try:
+            await asyncio.get_running_loop().sock_sendall(self._sock, waiting)
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # a server that hung up may have said why before: the read tells
+
     async def aclose(self) -> None:
         self._sock.close()
 
     def get_extra_info(self, info: str) -> Any:
-        if info == "socket":
-            return self._sock
         if info == "is_readable":
-            return _is_readable(self._sock)
-        return None
-
-
-def _is_readable(sock: socket.socket) -> bool:
-    if sock.fileno() < 0:
-        return True
-    if sys.platform == "win32":
-        return bool(select.select([sock], [], [], 0)[0])
-    poll = select.poll()
-    poll.register(sock, select.POLLIN)
-    return bool(poll.poll(0))
+            return is_readable(self._sock)
+        return self._sock if info == "socket" else None
 
 
 class _Backend(httpcore2.AsyncNetworkBackend):

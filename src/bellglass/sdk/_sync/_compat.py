@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
+import ssl
 import threading
 import time
 import weakref
@@ -16,14 +17,79 @@ from typing import Any
 
 import httpcore2
 
-from bellglass.sdk._http import KEEPALIVE_S, MAX_CONNECTIONS
+from bellglass.sdk._http import KEEPALIVE_S, LARGE_READ, MAX_CONNECTIONS, SMALL_READ, SMALL_WRITE, is_readable
 
 sleep = time.sleep
 _INHERITED: list[Any] = []
 _STOP_S = 10.0
 
 
-class _Backend(httpcore2.SyncBackend):
+class _Stream(httpcore2.NetworkStream):
+    """A connected socket. The head of a request and its small body leave in one piece: they come as two writes, and a
+    server that is woken for the first has nothing to do yet."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._waiting = b""
+        self._size = SMALL_READ
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        try:
+            self._sock.settimeout(timeout)
+            if self._waiting:
+                self._flush()
+            data = self._sock.recv(self._size)
+        except TimeoutError as error:
+            raise httpcore2.ReadTimeout(f"nothing came for {timeout} s") from error
+        except OSError as error:
+            raise httpcore2.ReadError(str(error)) from error
+        self._size = LARGE_READ if len(data) == self._size else SMALL_READ
+        return data
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        if len(self._waiting) + len(buffer) < SMALL_WRITE:
+            self._waiting += buffer
+            return
+        try:
+            self._sock.settimeout(timeout)
+            waiting, self._waiting = self._waiting, b""
+            if waiting:
+                self._sock.sendall(waiting)
+            self._sock.sendall(buffer)
+        except TimeoutError as error:
+            raise httpcore2.WriteTimeout(f"nothing was taken for {timeout} s") from error
+        except OSError as error:
+            raise httpcore2.WriteError(str(error)) from error
+
+    def _flush(self) -> None:
+        waiting, self._waiting = self._waiting, b""
+        try:
+            self._sock.sendall(waiting)
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # a server that hung up may have said why before: the read tells
+
+    def close(self) -> None:
+        self._sock.close()
+
+    def start_tls(
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
+    ) -> httpcore2.NetworkStream:
+        try:
+            self._sock.settimeout(timeout)
+            return _Stream(ssl_context.wrap_socket(self._sock, server_hostname=server_hostname))
+        except OSError as error:  # ssl.SSLError and timeouts are some
+            self.close()
+            raise httpcore2.ConnectError(str(error)) from error
+
+    def get_extra_info(self, info: str) -> Any:
+        if info == "ssl_object":
+            return self._sock if isinstance(self._sock, ssl.SSLSocket) else None
+        if info == "is_readable":
+            return is_readable(self._sock)
+        return self._sock if info == "socket" else None
+
+
+class _Backend(httpcore2.NetworkBackend):
     def __init__(self) -> None:
         self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
@@ -35,9 +101,15 @@ class _Backend(httpcore2.SyncBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore2.NetworkStream:
-        stream = super().connect_tcp(host, port, timeout, local_address, socket_options)
-        self._sockets.add(stream.get_extra_info("socket"))
-        return stream
+        try:
+            sock = socket.create_connection((host, port), timeout)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except TimeoutError as error:
+            raise httpcore2.ConnectTimeout(f"no connection within {timeout} s") from error
+        except OSError as error:
+            raise httpcore2.ConnectError(str(error)) from error
+        self._sockets.add(sock)
+        return _Stream(sock)
 
     def abandon(self) -> None:
         for sock in list(self._sockets):
