@@ -85,7 +85,8 @@ def test_nothing_of_the_kernel_is_writable(shared_box: Any, user: str) -> None:
 
 def test_devices_are_the_default_ones(shared_box: Any) -> None:
     # Not find: each is a bind mount over a plain file, and a folder's listing tells the type of that file.
-    nodes = shared_box.exec("for f in /dev/*; do [ -L $f ] || [ ! -c $f -a ! -b $f ] || echo $f; done", user="root").stdout.split()
+    look = "for f in /dev/*; do [ -L $f ] || [ ! -c $f -a ! -b $f ] || echo $f; done"
+    nodes = shared_box.exec(look, user="root").stdout.split()
     wanted = {f"/dev/{name}" for name in ("full", "null", "random", "tty", "urandom", "zero")}
     assert set(nodes) - {"/dev/ptmx", "/dev/console"} == wanted
     for user in USERS:
