@@ -115,7 +115,7 @@ def start_lxcfs(installation: Installation, program: str) -> ProcessId:
     """lxcfs on a mount of this installation. It outlives the daemons: running sandboxes read through it."""
     data = installation.data
     data.lxcfs_dir.mkdir(exist_ok=True, mode=0o755)
-    argv = [program, "--foreground", f"--pidfile={data.run_dir / 'lxcfs.pid'}", str(data.lxcfs_dir)]
+    argv = [program, "--foreground", "--enable-loadavg", f"--pidfile={data.run_dir / 'lxcfs.pid'}", str(data.lxcfs_dir)]
     log_file = data.logs_dir / "lxcfs.log"
 
     def become() -> None:
