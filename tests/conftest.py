@@ -116,7 +116,7 @@ def box(new_box: Callable[..., Any]) -> Any:
 def shared_box(stack: Stack) -> Iterator[Any]:
     """One sandbox for all tests of a file; they leave no process running and keep to paths of their own."""
     made = stack.sandbox(**SANDBOX_OPTIONS)
-    made.exec(["true"])
+    made.exec(["echo", "the first output makes the folder of its logs"])
     yield made
     end(made)
 

@@ -29,7 +29,7 @@ def driver_box(request: pytest.FixtureRequest) -> Iterator[Any]:
 
         running = request.getfixturevalue("exit_stack").enter_context(Stack.start(driver=driver))
     with running.sandbox(cpus=1, memory="512MiB", disk="1GiB", lifetime="15m") as box:
-        box.exec(["true"])
+        box.exec(["echo", "the first output makes the folder of its logs"])
         yield box
 
 
