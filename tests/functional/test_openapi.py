@@ -58,6 +58,9 @@ class Target:
         )
         assert made.status_code == 201, made.text
         self.sandbox_id = made.json()["id"]
+        # Its folder of logs is there before the first test, whose leak check would take it for one.
+        url = f"/v1/sandboxes/{self.sandbox_id}/executions"
+        assert self.client.post(url, json={"command": ["head", "-c", "3000000", "/dev/zero"]}).status_code == 200
         self.start()
 
     def start(self) -> None:

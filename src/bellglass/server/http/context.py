@@ -87,19 +87,9 @@ class Gateway:
 
         try:
             await self.app(scope, receive_body, send_with_id)
-        except Exception:  # the border of a request: logged, told, and the server goes on
+        except Exception:  # told to the client by then (http.errors); here it is logged, and the server goes on
             context.error_code = context.error_code or InternalError.code
             log.exception("request failed", request_id=context.request_id, action=context.action)
-            if status == 0:
-                from bellglass.server.http.errors import error_response
-
-                answer = error_response(
-                    InternalError(
-                        "the server failed at this request", hint="its log has the reason under this request id"
-                    ),
-                    context.request_id,
-                )
-                await answer(scope, receive, send_with_id)
         finally:
             self._finished(context, status)
             log.info(
