@@ -68,6 +68,7 @@ class FakeApi:
         self.cuts: list[int] = []
         self.refuse: list[errors.BellglassError] = []
         self.drop_answers = 0
+        self.create_takes_s = 0.0
         self.hang_up: Callable[[], None] = lambda: None
         self.forget_executions = False
         self.corrupt_uploads = False
@@ -186,6 +187,7 @@ class FakeApi:
         }
         if key:
             self.keys_seen[key] = id
+        await asyncio.sleep(self.create_takes_s)
         return JSONResponse(self.boxes[id], 201)
 
     async def list(self, request: Request) -> Response:

@@ -163,6 +163,27 @@ def test_an_interrupt_ends_a_wait(server: Any) -> None:
         assert box.exec("echo after").stdout == "after\n"
 
 
+def test_an_interrupted_create_leaves_no_sandbox(server: Any) -> None:
+    server.app.create_takes_s = 1.0
+    timer = threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        Sandbox()
+    timer.join()
+    assert len(server.app.keys_seen) == 1 and server.app.boxes == {}
+
+
+def test_a_cancelled_create_leaves_no_sandbox(server: Any) -> None:
+    async def check() -> None:
+        server.app.create_takes_s = 1.0
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.3):
+                await AsyncSandbox()
+        assert len(server.app.keys_seen) == 1 and server.app.boxes == {}
+
+    asyncio.run(check())
+
+
 def test_errors_survive_pickling() -> None:
     import pickle
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from bellglass.errors import ClientError
+from bellglass.errors import BellglassError, ClientError
 from bellglass.ids import new_ulid
 from bellglass.model import Execution as ExecutionInfo
 from bellglass.model import Sandbox as SandboxInfo
@@ -18,6 +18,7 @@ from bellglass.sdk._http import sandbox_path, target
 from bellglass.sdk._options import check_json, create_body, refuse_unknown
 from bellglass.sdk._results import DEFAULT_MAX_OUTPUT, ExecResult
 
+_UNDO_TIMEOUT_S = 10.0
 _UPDATES = {"labels", "lifetime", "idle_timeout"}
 
 
@@ -36,14 +37,29 @@ class AsyncBox:
         self, transport: AsyncTransport, template: str, options: Mapping[str, Any], *, get_or_create: bool = False
     ) -> None:
         # With the key a create whose answer was lost can be sent again without making a second sandbox.
-        answer = await transport.request(
-            "POST",
-            "/v1/sandboxes",
-            json=create_body(template, options, get_or_create=get_or_create),
-            headers={"idempotency-key": new_ulid()},
-            idempotent=True,
-        )
+        request: dict[str, Any] = {
+            "json": create_body(template, options, get_or_create=get_or_create),
+            "headers": {"idempotency-key": new_ulid()},
+            "idempotent": True,
+        }
+        try:
+            answer = await transport.request("POST", "/v1/sandboxes", **request)
+        except BellglassError:
+            raise
+        except BaseException:
+            # Ctrl-c or a cancelled task: nobody will ever hold what is being made.
+            if not get_or_create:
+                await self._undo(transport, request)
+            raise
         self._attach(transport, SandboxInfo.from_json(answer.json()))
+
+    async def _undo(self, transport: AsyncTransport, request: dict[str, Any]) -> None:
+        """Ask again, with the same key, for what an abandoned create made, and delete that."""
+        try:
+            answer = await transport.request("POST", "/v1/sandboxes", read_timeout_s=_UNDO_TIMEOUT_S, **request)
+            await transport.request("DELETE", sandbox_path(answer.json()["id"]), idempotent=True)
+        except BellglassError:
+            pass  # it failed, or the server is away: then its lifetime ends it, and the caller is on its way out
 
     @property
     def _known(self) -> SandboxInfo:
