@@ -52,6 +52,8 @@ class SandboxRow:
     ended_at_unix: float | None = None
     reclaimed: bool = False
     cpu_ids: tuple[int, ...] = ()
+    shell: str = "/bin/sh"
+    """What runs a command given as one string."""
     driver_state: bytes | None = None
 
     def ending(self, reason: str, message: str | None) -> SandboxRow:
@@ -137,7 +139,10 @@ class Journal:
     async def events(self, after: int, limit: int = 500) -> list[Event]:
         query = "select seq, at, kind, sandbox_id, generation, body from events where seq > ? order by seq limit ?"
         return await self._run(
-            lambda db: [Event(*row[:5], body=json.loads(row[5])) for row in db.execute(query, (after, limit))]
+            lambda db: [
+                Event(seq, at, kind, sandbox_id, generation, json.loads(body))
+                for seq, at, kind, sandbox_id, generation, body in db.execute(query, (after, limit))
+            ]
         )
 
     async def acknowledge(self, through: int) -> None:

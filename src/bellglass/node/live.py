@@ -67,8 +67,11 @@ class LiveSandbox:
     # --- life -------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to listen for the agent, and to watch the machine."""
+        """Begin to listen for the agent."""
         self.session.start()
+
+    def watch_machine(self) -> None:
+        """From now on a machine that dies ends the sandbox."""
         self.spawn(self._watch_machine(), f"machine:{self.sandbox_id}")
 
     def set_clocks(self, *, expires_at_unix: float, idle_timeout_s: float | None) -> None:

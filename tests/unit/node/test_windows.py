@@ -58,6 +58,9 @@ def test_the_end_is_where_the_bytes_end() -> None:
     incoming.end(3)
     with pytest.raises(FrameError):
         incoming.accept(3, memoryview(b"x"))
+    incoming.link_restored()
+    assert bytes(incoming.accept(0, memoryview(b"abc"))) == b"", "sent again over the next link, with its end"
+    incoming.end(3)
 
 
 class Sent:

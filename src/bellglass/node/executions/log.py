@@ -189,7 +189,11 @@ class ExecutionLog:
         number = self._segments[-1].number + 1 if self._segments else 0
         head = _HEAD.pack(_MAGIC, offset, self.stream_bytes[STDOUT], self.stream_bytes[STDERR])
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_TRUNC | os.O_CLOEXEC
-        self._fd = os.open(self._path(number), flags, 0o600)
+        try:
+            self._fd = os.open(self._path(number), flags, 0o600)
+        except FileNotFoundError:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._fd = os.open(self._path(number), flags, 0o600)
         if os.write(self._fd, head) != len(head):
             raise OSError("a segment's head was not written")
         self._segments.append(_Segment(number, offset, offset, len(head)))

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from bellglass.errors import AgentLost, BellglassError, Conflict, LimitExceeded, NotFound
+from bellglass.node.executions.host import Host
 from bellglass.node.executions.log import ExecutionLog
 from bellglass.node.executions.records import Records, StoredExecution
-from bellglass.node.executions.run import Host, Run
+from bellglass.node.executions.run import Run
 from bellglass.node.executions.spec import ExecutionSpec
 
 log = logging.getLogger("bellglass.executions")
@@ -173,7 +174,6 @@ class Executions:
     # --- inside -----------------------------------------------------------------------------------------
 
     def _new_log(self, execution_id: str) -> ExecutionLog:
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return ExecutionLog(self._folder, execution_id, self._limits.log_bytes)
 
     def _check_same(self, digest: str, spec: ExecutionSpec) -> None:

@@ -11,48 +11,25 @@ import asyncio
 import logging
 import signal as signals
 import time
-from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 
 from bellglass.errors import AgentLost, BellglassError, Conflict, InternalError
-from bellglass.model import format_time
-from bellglass.node.drivers.base import Groups
-from bellglass.node.executions import verdict
+from bellglass.node.executions import record, verdict
+from bellglass.node.executions.host import Host
+from bellglass.node.executions.kill import TreeKill
 from bellglass.node.executions.log import Cursor, ExecutionLog
 from bellglass.node.executions.spec import ExecutionSpec
 from bellglass.node.executions.windows import Incoming, StdinFeed
-from bellglass.node.guestlink.session import LINK_WAIT_S, GuestSession
+from bellglass.node.guestlink.session import LINK_WAIT_S
 from bellglass.node.guestlink.stream import GuestStream
 from bellglass.wire import guest
 from bellglass.wire.frames import Frame, FrameError
 from bellglass.wire.guest import STDERR, STDIN, STDOUT, GuestType, StartFlag
 
-TREE_GONE_S = 1.0
-EXIT_AFTER_KILL_S = 2.0
 HANGUP_GRACE_S = 30.0
 START_S = 30.0
 THROTTLE_BYTES = 256 * 1024
 log = logging.getLogger("bellglass.executions")
-
-
-class Host(Protocol):
-    """What an execution needs of its sandbox."""
-
-    sandbox_id: str
-    session: GuestSession
-    groups: Groups | None
-    default_cwd: str
-
-    def run_started(self, run: Run) -> None:
-        """It has its stream id and is about to be sent to the agent: from here on it must be found again."""
-
-    def run_finished(self, run: Run, record: dict[str, Any] | None) -> None:
-        """`record` is None when it never started: then nothing is kept of it."""
-
-    def kill_machine(self, why: str) -> None:
-        """The backstop: a tree that outlives its kill takes the sandbox with it."""
-
-    def spawn(self, coroutine: Any, name: str) -> None: ...
 
 
 class Run(GuestStream):
@@ -77,15 +54,12 @@ class Run(GuestStream):
         self._start_known = asyncio.Event()
         self._sent_once = False
         self._readopted = False
-        self._killed = False
         self._incoming = {STDOUT: Incoming(STDOUT), STDERR: Incoming(STDERR)}
         self._throttle: Cursor | None = None
         self._readers = 0
         self._timers: list[asyncio.TimerHandle] = []
         self._final: dict[str, Any] | None = None
-        self._told: guest.GuestExit | None = None
-        """What the agent said of a killed tree's end, before the tree was seen gone."""
-        self._exit_told = asyncio.Event()
+        self._kill = TreeKill(host, spec.id)
         self.stdin: StdinFeed | None = None
         if spec.stdin is not None or spec.stdin_open:
             self.stdin = StdinFeed(self._send, spec.stdin, stays_open=spec.stdin_open)
@@ -147,15 +121,10 @@ class Run(GuestStream):
 
     def kill(self) -> None:
         """SIGKILL to the whole tree, and see to it that it is gone. Safe to repeat."""
-        if not self.running or self._killed:
+        if not self.running or self._kill.begun:
             return
-        self._killed = True
         self._throttle = None  # a slow reader must not hold up the end; it reads on from the log
-        if self._host.groups is not None:
-            self._host.groups.kill(self.spec.id)
-        else:
-            self._send(guest.encode_signal(self.id, signals.SIGKILL))
-        self._send(guest.encode_abort(self.id))
+        self._kill.begin(self.id)
         self._acknowledge()
         self._host.spawn(self._see_it_dead(), f"kill:{self.spec.id}")
 
@@ -210,7 +179,7 @@ class Run(GuestStream):
             if self.stdin is not None and not self._readopted:
                 self.stdin.restart(_encode_stdin, self.id)
                 self._pump_stdin()
-            if self._killed:
+            if self._kill.begun:
                 self._send(guest.encode_abort(self.id))
         elif self._pid is None and not self._readopted:
             self._send_start()
@@ -300,9 +269,8 @@ class Run(GuestStream):
     def _on_exit(self, told: guest.GuestExit) -> None:
         if self._pid is None or not all(incoming.ended for incoming in self._incoming.values()):
             raise FrameError("EXIT before the end of the output")
-        if self._killed:
-            self._told = told
-            self._exit_told.set()  # `_see_it_dead` goes on: killed is told when nothing of it is left
+        if self._kill.begun:
+            self._kill.tell(told)  # `_see_it_dead` goes on
         else:
             self._finish(told)
 
@@ -340,17 +308,17 @@ class Run(GuestStream):
         self._start_known.set()
         self._end(None)
 
-    def _end(self, record: dict[str, Any] | None) -> None:
+    def _end(self, final: dict[str, Any] | None) -> None:
         if not self.running:
             return
         self._cancel_timers()
-        if record is not None:
+        if final is not None:
             ended_at = time.time()
-            record["ended_at"] = _rfc3339(ended_at)
-            record["duration_s"] = round(max(ended_at - self.started_at, 0.0), 6)
-            record["truncated"] = self.log.truncated
-        self._final = record or self._record("running")
-        self._host.run_finished(self, record)
+            final["ended_at"] = record.rfc3339(ended_at)
+            final["duration_s"] = round(max(ended_at - self.started_at, 0.0), 6)
+            final["truncated"] = self.log.truncated
+        self._final = final or self._record("running")
+        self._host.run_finished(self, final)
         self._host.session.release(self)
         if self.stdin is not None:
             self.stdin.close(Conflict(f"execution {self.spec.id} has ended"))
@@ -358,23 +326,12 @@ class Run(GuestStream):
         self.log.finish()
 
     async def _see_it_dead(self) -> None:
-        """After a kill: the tree is gone within a second, else the sandbox goes; then the agent tells, or we do."""
-        groups = self._host.groups
-        if groups is not None and not await groups.wait_empty(self.spec.id, self._loop.time() + TREE_GONE_S):
-            self._host.kill_machine(f"the processes of execution {self.spec.id} outlived SIGKILL")
-            return
-        try:
-            async with asyncio.timeout(EXIT_AFTER_KILL_S):
-                await self._exit_told.wait()
-        except TimeoutError:
-            if groups is None:
-                self._host.kill_machine(f"execution {self.spec.id} does not end after SIGKILL")
-                return
-        self._finish(self._told)
+        if await self._kill.seen_dead():
+            self._finish(self._kill.told)
 
     def _deadline_passed(self) -> None:
         if self.running:
-            self.timed_out = not self._killed
+            self.timed_out = not self._kill.begun
             self.kill()
 
     def _nobody_waits(self) -> None:
@@ -415,38 +372,10 @@ class Run(GuestStream):
             return self.oom_base  # the whole machine is gone; why, its own end tells
 
     def _record(self, state: str) -> dict[str, Any]:
-        # A model.Execution, written out: it is made three times in the few hundred microseconds of a short command.
-        spec, output = self.spec, self.log
-        return {
-            "id": spec.id,
-            "sandbox_id": self._host.sandbox_id,
-            "state": state,
-            "command": spec.command,
-            "cwd": spec.cwd,
-            "user": spec.user,
-            "timeout_s": spec.timeout_s,
-            "detached": spec.detach,
-            "pid": self._pid,
-            "exit_code": None,
-            "signal": None,
-            "timed_out": False,
-            "oom_killed": False,
-            "oom_ambiguous": False,
-            "truncated": output.truncated,
-            "stdout_bytes": output.stream_bytes[STDOUT],
-            "stderr_bytes": output.stream_bytes[STDERR],
-            "output_bytes": output.total_bytes,
-            "user_cpu_s": None,
-            "system_cpu_s": None,
-            "started_at": _rfc3339(self.started_at),
-            "ended_at": None,
-            "duration_s": None,
-        }
+        return record.render(
+            self._host.sandbox_id, self.spec, self.log, state=state, pid=self._pid, started_at=self.started_at
+        )
 
 
 def _encode_stdin(stream_id: int, offset: int, data: bytes) -> bytes:
     return guest.encode_data(stream_id, STDIN, offset, data)
-
-
-def _rfc3339(moment: float) -> str:
-    return format_time(datetime.fromtimestamp(moment, UTC))

@@ -37,8 +37,8 @@ class Incoming:
     def accept(self, offset: int, data: memoryview) -> memoryview:
         """Raises FrameError for a gap, bytes after the end, or more than the window."""
         length = len(data)
-        if self.ended or length == 0 or length > MAX_DATA:
-            raise FrameError(f"{length} bytes on channel {self.channel}, ended={self.ended}")
+        if length == 0 or length > MAX_DATA or (self.ended and offset + length > self.received):
+            raise FrameError(f"{length} bytes at {offset} on channel {self.channel}, ended={self.ended}")
         self._look(offset)
         end = offset + length
         if end - self.acked > WINDOW_BYTES:

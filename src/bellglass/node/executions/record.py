@@ -1,0 +1,45 @@
+"""The record of an execution, as JSON: a model.Execution, written out since it is made thrice in each short command."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from bellglass.model import format_time
+from bellglass.node.executions.log import ExecutionLog
+from bellglass.node.executions.spec import ExecutionSpec
+from bellglass.wire.guest import STDERR, STDOUT
+
+
+def render(
+    sandbox_id: str, spec: ExecutionSpec, output: ExecutionLog, *, state: str, pid: int | None, started_at: float
+) -> dict[str, Any]:
+    return {
+        "id": spec.id,
+        "sandbox_id": sandbox_id,
+        "state": state,
+        "command": spec.command,
+        "cwd": spec.cwd,
+        "user": spec.user,
+        "timeout_s": spec.timeout_s,
+        "detached": spec.detach,
+        "pid": pid,
+        "exit_code": None,
+        "signal": None,
+        "timed_out": False,
+        "oom_killed": False,
+        "oom_ambiguous": False,
+        "truncated": output.truncated,
+        "stdout_bytes": output.stream_bytes[STDOUT],
+        "stderr_bytes": output.stream_bytes[STDERR],
+        "output_bytes": output.total_bytes,
+        "user_cpu_s": None,
+        "system_cpu_s": None,
+        "started_at": rfc3339(started_at),
+        "ended_at": None,
+        "duration_s": None,
+    }
+
+
+def rfc3339(moment: float) -> str:
+    return format_time(datetime.fromtimestamp(moment, UTC))
