@@ -12,6 +12,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
+from sqlalchemy.exc import IntegrityError
 
 import bellglass.server.db.migrations
 from bellglass.server.db import migrate
@@ -124,6 +125,16 @@ def test_writer_keeps_failures_apart(database: Path) -> None:
             engine.dispose()
 
     asyncio.run(run())
+
+
+def test_a_database_error_does_not_repeat_values(database: Path) -> None:
+    engine = open_engine(database)
+    with engine.connect() as connection:
+        insert("canary-11")(connection)
+        with pytest.raises(IntegrityError) as error:
+            insert("canary-11")(connection)
+    engine.dispose()
+    assert "canary-11" not in str(error.value)
 
 
 def test_an_answered_write_is_in_the_file(database: Path) -> None:

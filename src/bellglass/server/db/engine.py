@@ -15,7 +15,8 @@ READER = "bellglass_reader"
 
 
 def open_engine(database: Path) -> Engine:
-    engine = create_engine(f"sqlite:///{database}", pool_size=4, max_overflow=8)
+    # Parameters hold environments and the like, and the text of a database error ends up in the log.
+    engine = create_engine(f"sqlite:///{database}", pool_size=4, max_overflow=8, hide_parameters=True)
     event.listen(engine, "connect", _set_up)
     event.listen(engine, "begin", _begin)
     return engine
