@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from bellglass.testing.stack import bellglass_command
 
-SMALL = ("--cpus", "1", "--memory", "512MiB", "--disk", "1GiB")
+SMALL = ("--cpus", "1", "--memory", "512MiB", "--disk", "1GiB", "--label", "from=run")
 
 
 def out(stack: Any, *words: str, code: int = 0, stdin: bytes = b"") -> str:
@@ -28,7 +29,7 @@ def test_run(stack: Any) -> None:
     assert (done.returncode, done.stderr) == (9, b"e\n")
     document = json.loads(out(stack, "run", *SMALL, "--json", "--timeout", "1", "--", "sleep", "60", code=137))
     assert document["timed_out"] and document["signal"] == "SIGKILL"
-    assert out(stack, "ls", "--json") == ""
+    assert out(stack, "ls", "--json", "--label", "from=run") == ""
 
 
 def test_run_with_inputs_and_stdin(stack: Any, tmp_path: Path) -> None:
@@ -85,6 +86,21 @@ def test_an_open_pipe_on_stdin_holds_nothing_up(stack: Any, shared_box: Any, opt
         assert timed.returncode == 137
     finally:
         os.close(writing)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stopped_run_leaves_no_sandbox(stack: Any, number: int, code: int) -> None:
+    process = subprocess.Popen(
+        [*bellglass_command(), "run", *SMALL, "--", "sh", "-c", "echo begun; sleep 60"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, **stack.environment},
+    )
+    assert process.stdout is not None and process.stdout.readline() == b"begun\n"
+    process.send_signal(number)
+    _, err = process.communicate(timeout=20)
+    assert (process.returncode, err) == (code, b"")
+    assert out(stack, "ls", "--json", "--label", "from=run") == ""
 
 
 def test_keys_and_templates(stack: Any) -> None:

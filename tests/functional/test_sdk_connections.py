@@ -137,6 +137,19 @@ def test_threads_and_tasks_at_once(shared_box: Any, stack: Any) -> None:
     assert asyncio.run(tasks()) == results
 
 
+@pytest.mark.parametrize("after_s", [0.005, 0.03, 0.1])
+def test_a_cancelled_create_leaves_no_sandbox(stack: Any, no_leak: None, after_s: float) -> None:
+    async def check() -> None:
+        connection = {"api_url": stack.api_url, "api_key": stack.api_key}
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(after_s):
+                async with AsyncSandbox(memory="512MiB", owner="cancelled", **connection):
+                    await asyncio.sleep(60)
+        assert [box.id async for box in AsyncSandbox.list(owner="cancelled", **connection)] == []
+
+    asyncio.run(check())
+
+
 @pytest.mark.parametrize("what", ["exec", "wait", "output"])
 def test_deleted_by_somebody_else_says_so(new_box: Any, stack: Any, what: str) -> None:
     box = new_box()
