@@ -62,8 +62,8 @@ def job(api_url: str, api_key: str) -> None:
     connection = {"api_url": api_url, "api_key": api_key}
     box = step("create a sandbox (base: Debian 12, Python 3.11)", lambda: Sandbox("base", lifetime="10m", **connection))
     try:
-        step("write job/sales.csv and job/main.py", lambda: (
-            box.files.write_text("job/sales.csv", SALES), box.files.write_text("job/main.py", MODEL_WRITTEN)))  # fmt: skip
+        step("write job/sales.csv", lambda: box.files.write_text("job/sales.csv", SALES))
+        step("write job/main.py", lambda: box.files.write_text("job/main.py", MODEL_WRITTEN))
         result = step("run the model's script", lambda: box.exec(["python3", "main.py"], cwd="job", timeout=20))
         print("".join(f"                {line}\n" for line in result.stdout.splitlines()), end="")
         check(f"the script printed {result.stdout!r}", true=result.ok and result.stdout == EXPECTED)

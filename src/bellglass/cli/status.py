@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -28,7 +28,7 @@ def command(
     raise typer.Exit(0 if found["up"] else 3)
 
 
-def _show(found: dict) -> None:  # type: ignore[type-arg]
+def _show(found: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -51,7 +51,7 @@ def _show(found: dict) -> None:  # type: ignore[type-arg]
     console.print(tiers)
     capacity = found["capacity"]
     console.print(
-        f"{found['counts']['sandboxes']} sandboxes; {capacity['cpus']} CPUs, "
-        f"{format_size(capacity['memory_committed_bytes'])} of {format_size(capacity['memory_bytes'])} memory promised, "
+        f"{found['counts']['sandboxes']} sandboxes; {capacity['cpus']} CPUs, memory promised: "
+        f"{format_size(capacity['memory_committed_bytes'])} of {format_size(capacity['memory_bytes'])}, "
         f"{format_size(capacity['disk_free_bytes'])} of disk free"
     )
