@@ -290,6 +290,22 @@ def test_an_agent_that_never_reads_is_not_read_either(run) -> None:
     run(scenario())
 
 
+def test_an_agent_that_dies_with_unread_bytes_is_noticed(run) -> None:
+    async def scenario() -> None:
+        ours, theirs = socket.socketpair()
+        reasons: list[str] = []
+        connection = GuestConnection(ours, lambda frame: None, reasons.append)
+        connection.start()
+        connection.send(encode(GuestType.PING, 0, b"unread"))
+        theirs.close()
+        async with asyncio.timeout(5):
+            while not reasons:
+                await asyncio.sleep(0.01)
+        assert connection.closed
+
+    run(scenario())
+
+
 def test_descriptors_of_unsent_frames_are_closed(run) -> None:
     import os
 

@@ -3,6 +3,9 @@
 The peer is hostile. A turn of the loop takes at most one read and `FRAMES_PER_TURN` frames from it, so one that floods
 frames costs the others a bounded wait; while more than `WRITE_LIMIT_BYTES` wait to be written (a peer that sends and
 never reads) nothing is read from it. asyncio's transports can't pass descriptors, so the socket is driven by hand.
+
+A peer that closes while it has unread bytes leaves EPOLLERR on a unix socket; libuv then stops watching and calls
+nobody. So the loop watches an epoll descriptor that holds the socket: that one is just readable.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import array
 import asyncio
 import os
+import select
 import socket
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -52,6 +56,8 @@ class GuestConnection:
         self._queue: deque[tuple[memoryview, int | None]] = deque()
         self._queued_bytes = 0
         self._writing = False
+        self._watch = select.epoll(flags=select.EPOLL_CLOEXEC)
+        self._watch.register(sock, select.EPOLLIN)
         sock.setblocking(False)
         # Best effort: the kernel cuts it at net.core.wmem_max.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER_BYTES)
@@ -80,9 +86,7 @@ class GuestConnection:
         if self.closed:
             return
         self.closed = True
-        if self._reading:
-            self._loop.remove_reader(self._sock.fileno())
-            self._reading = False
+        self._pause_reading()
         if self._writing:
             self._loop.remove_writer(self._sock.fileno())
             self._writing = False
@@ -91,6 +95,7 @@ class GuestConnection:
                 os.close(descriptor)
         self._queue.clear()
         self._queued_bytes = 0
+        self._watch.close()
         self._sock.close()
         self._loop.call_soon(self._on_closed, reason)
 
@@ -99,12 +104,12 @@ class GuestConnection:
     def _resume_reading(self) -> None:
         if not (self.closed or self._reading or self._busy) and self._queued_bytes <= WRITE_LIMIT_BYTES:
             self._reading = True
-            self._loop.add_reader(self._sock.fileno(), self._readable)
+            self._loop.add_reader(self._watch.fileno(), self._readable)
 
     def _pause_reading(self) -> None:
         if self._reading:
             self._reading = False
-            self._loop.remove_reader(self._sock.fileno())
+            self._loop.remove_reader(self._watch.fileno())
 
     def _readable(self) -> None:
         try:
