@@ -297,6 +297,7 @@ def test_an_agent_that_dies_with_unread_bytes_is_noticed(run) -> None:
         connection = GuestConnection(ours, lambda frame: None, reasons.append)
         connection.start()
         connection.send(encode(GuestType.PING, 0, b"unread"))
+        theirs.send(encode(GuestType.PONG, 0))
         theirs.close()
         async with asyncio.timeout(5):
             while not reasons:
