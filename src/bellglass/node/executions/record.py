@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from bellglass.model import format_time
 from bellglass.node.executions.log import ExecutionLog
 from bellglass.node.executions.spec import ExecutionSpec
 from bellglass.wire.guest import STDERR, STDOUT
@@ -42,4 +41,5 @@ def render(
 
 
 def rfc3339(moment: float) -> str:
-    return format_time(datetime.fromtimestamp(moment, UTC))
+    """As model.format_time, without strftime, which costs ten times as much."""
+    return datetime.fromtimestamp(moment, UTC).isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"

@@ -288,12 +288,9 @@ class Run(GuestStream):
 
     def _finish(self, told: guest.GuestExit | None) -> None:
         """The outcome is known: `told` by the agent, or None for a tree that the node killed and saw gone."""
-        outcome = verdict.decide(
-            told,
-            timed_out=self.timed_out,
-            oom_kills=self._oom_kills() - self.oom_base,
-            overlapped=self.overlapped,
-        )
+        succeeded = told is not None and told.exit_code == 0
+        oom_kills = 0 if succeeded else self._oom_kills() - self.oom_base
+        outcome = verdict.decide(told, timed_out=self.timed_out, oom_kills=oom_kills, overlapped=self.overlapped)
         self._start_known.set()
         self._end(self._record("exited") | outcome)
 
