@@ -435,3 +435,20 @@ def test_records_have_the_fields_of_the_model(run) -> None:
             assert set(result["execution"]) == {field.name for field in fields(Execution)}
 
     run(scenario())
+
+
+def test_an_id_is_free_at_once_after_a_failed_start(run) -> None:
+    """What ends the failed attempt inside must not reach the next one, which has the same cgroup."""
+
+    async def scenario() -> None:
+        async with bench() as node:
+            for _ in range(10):
+                box = await node.create()
+                execution_id = ids.new_ulid()
+                for _ in range(3):
+                    with pytest.raises(InvalidCommand):
+                        await box.exec("true", execution_id=execution_id, cwd="/nope")
+                result = await box.exec("sleep 0.02; echo hi", execution_id=execution_id)
+                assert (result["stdout"], result["execution"]["exit_code"]) == ("hi\n", 0)
+
+    run(scenario())

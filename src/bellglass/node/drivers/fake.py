@@ -107,7 +107,7 @@ class FakeDriver:
                 if start_ticks(pid) == ticks:
                     os.kill(pid, signal.SIGKILL)
                 if CgroupTrees.usable():
-                    CgroupTrees.kill_leftovers(sandbox_id)
+                    await CgroupTrees.kill_leftovers(sandbox_id)
                 CgroupTrees.remove_all(sandbox_id)
                 shutil.rmtree(marker.parent, ignore_errors=True)
 

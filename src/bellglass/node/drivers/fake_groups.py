@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import struct
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -67,12 +66,10 @@ class CgroupTrees:
                 group.rmdir()
 
     @classmethod
-    def kill_leftovers(cls, sandbox_id: str) -> None:
+    async def kill_leftovers(cls, sandbox_id: str) -> None:
         root = cls._root_of(sandbox_id)
         cls._kill(root)
-        deadline = time.monotonic() + 5
-        while cls._populated(root) and time.monotonic() < deadline:
-            time.sleep(POLL_S)  # a fake: SIGKILL takes a moment
+        await _until(lambda: not cls._populated(root), asyncio.get_running_loop().time() + 5)
 
     def make(self, execution_id: str) -> int:
         group = self._root / execution_id

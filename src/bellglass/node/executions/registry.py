@@ -85,6 +85,7 @@ class Executions:
         if self._host.groups is not None:
             run.oom_base = self._host.groups.oom_kills()
         self.running[spec.id] = run
+        self._groups_left.discard(spec.id)  # of an attempt that failed: not to be removed under this one's feet
         try:
             run.begin()
         except BaseException:

@@ -102,6 +102,8 @@ class GuestSession:
         """Give the stream an id, and let it begin (`link_restored`) now or once there is a link."""
         if self._closed is not None:
             raise self._closed
+        # Before it, so that the end of a failed start can't reach what is started under the same id next.
+        self._send_releases()
         stream.id = self._next_stream_id()
         self.adopt(stream)
         if self._connection is not None:
@@ -136,6 +138,8 @@ class GuestSession:
 
     def _send_releases(self) -> None:
         """What a broken link keeps from being sent, the next HELLO brings up again."""
+        if not self._releases:
+            return
         frames, self._releases = [guest.encode_release(stream_id) for stream_id in self._releases], []
         if self._connection is not None:
             self._connection.send(*frames)
