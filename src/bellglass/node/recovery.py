@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from pathlib import Path
 
 from bellglass.model import SandboxSpec, TerminationReason
-from bellglass.node import ending
+from bellglass.node import ending, inputs
 from bellglass.node.drivers.base import Handle
 from bellglass.node.journal import SandboxRow
 from bellglass.node.sandboxes import Sandboxes
@@ -22,11 +23,20 @@ async def recover(node: Sandboxes) -> None:
     rebooted = before is not None and before != boot_id
     node.row_table.update({row.id: row for row in await node.journal.sandboxes()})
     await node.forget_old()
+    await _remove_strays(node)
     for row in node.rows():
         try:
             await _recover(node, row, rebooted=rebooted)
         except Exception:  # one broken sandbox must not keep the others from being served
             log.exception("sandbox %s could not be recovered", row.id)
+
+
+async def _remove_strays(node: Sandboxes) -> None:
+    """Records, logs and inputs of sandboxes that the journal does not know."""
+    for sandbox_id in node.records.sandbox_ids() | await asyncio.to_thread(node.folders):
+        if sandbox_id not in node.row_table:
+            await node.forget_logs(sandbox_id)
+            await asyncio.to_thread(inputs.remove, node.inputs_folder(sandbox_id))
 
 
 async def _recover(node: Sandboxes, row: SandboxRow, *, rebooted: bool) -> None:

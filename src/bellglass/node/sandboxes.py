@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from bellglass import ids
 from bellglass.errors import Conflict, NotFound, SandboxGone
 from bellglass.model import SandboxSpec, TerminationReason, format_time
 from bellglass.node import creating, ending
@@ -90,6 +91,11 @@ class Sandboxes:
 
     def log_folder(self, sandbox_id: str) -> Path:
         return self._executions_dir / sandbox_id
+
+    def folders(self) -> set[str]:
+        """The ids of which there are folders."""
+        found = [path.name for parent in (self._executions_dir, self._inputs_dir) for path in parent.iterdir()]
+        return {name for name in found if ids.SANDBOX_ID.fullmatch(name)}
 
     def inputs_folder(self, sandbox_id: str) -> Path:
         return self._inputs_dir / sandbox_id

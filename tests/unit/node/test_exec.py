@@ -409,6 +409,20 @@ def test_executions_at_once_are_limited(run) -> None:
     run(scenario())
 
 
+def test_logs_of_finished_ones_have_a_size_together(run) -> None:
+    async def scenario() -> None:
+        async with bench(**{"node.log_limit": 4 * 2**20}) as node:
+            box = await node.create()
+            for _ in range(24):
+                await box.exec("head -c 3500000 /dev/zero")
+            folder = node.node.sandboxes.log_folder(box.id)
+            assert sum(path.stat().st_size for path in folder.iterdir()) < 17 * 4 * 2**20
+            kept = (await box.call("execution.list"))["executions"]
+            assert 10 < len(kept) < 24
+
+    run(scenario())
+
+
 def test_finished_ones_are_kept_up_to_a_number(run) -> None:
     async def scenario() -> None:
         async with bench(**{"node.execution_retention": 5}) as node:

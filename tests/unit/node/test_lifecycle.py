@@ -428,3 +428,20 @@ def test_node_info(run) -> None:
                 await node.link.call("node.unheard_of", {})
 
     run(scenario())
+
+
+def test_strays_of_no_sandbox_go_at_start(run) -> None:
+    async def scenario() -> None:
+        async with bench() as node:
+            box = await node.create()
+            await box.exec("echo kept")
+            stray = ids.new_sandbox_id()
+            (node.data.executions_dir / stray).mkdir()
+            (node.data.inputs_dir / stray).mkdir()
+            node.node.records.reserve_stream_ids(stray, 5)
+            await node.restart()
+            assert nothing_left(node, stray) and stray not in node.node.records.sandbox_ids()
+            assert (await box.exec("echo on"))["stdout"] == "on\n"
+            assert len((await box.call("execution.list"))["executions"]) == 2
+
+    run(scenario())

@@ -144,6 +144,32 @@ def test_followers_wake_and_end(run, tmp_path: Path) -> None:
     run(scenario())
 
 
+def test_a_hostile_log_of_single_bytes_costs_little(run, tmp_path: Path) -> None:
+    """Bytes of alternating streams, each a record: reopening and seeking don't read the whole of it."""
+    import time
+
+    async def scenario() -> None:
+        log = ExecutionLog(tmp_path, ID, 16 * MIB)
+        for _ in range(300_000):
+            log.append(STDOUT, b"x")
+            log.append(STDERR, b"y")
+        log.close()
+        began = time.perf_counter()
+        again = ExecutionLog.reopen(tmp_path, ID, 16 * MIB)
+        finished = ExecutionLog.reopen(tmp_path, ID, 16 * MIB, totals=log.stream_bytes)
+        assert time.perf_counter() - began < 0.5
+        assert again.total_bytes == finished.total_bytes == 600_000 and again.stream_bytes == log.stream_bytes
+        cursor = Cursor(599_000)
+        await finished.seek(cursor)
+        parts = {STDOUT: b"", STDERR: b""}
+        while chunks := finished.read(cursor):
+            for chunk in chunks:
+                parts[chunk.stream] += chunk.data
+        assert parts == {STDOUT: b"x" * 500, STDERR: b"y" * 500}
+
+    run(scenario())
+
+
 def test_single_bytes_are_read_as_few_chunks(tmp_path: Path) -> None:
     log = ExecutionLog(tmp_path, ID, 4 * MIB)
     for _ in range(20_000):

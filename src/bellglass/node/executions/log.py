@@ -14,7 +14,7 @@ import asyncio
 import os
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -77,11 +77,21 @@ class ExecutionLog:
         self._waiters: set[asyncio.Future[None]] = set()
 
     @classmethod
-    def reopen(cls, folder: Path, execution_id: str, limit_bytes: int) -> ExecutionLog:
-        """The log as it lies on the disk, after a restart or for a finished execution."""
+    def reopen(
+        cls, folder: Path, execution_id: str, limit_bytes: int, *, totals: Mapping[int, int] | None = None
+    ) -> ExecutionLog:
+        """The log as it lies on the disk. `totals`: the bytes of each stream, of a finished execution; without them the
+        last segment is read through, and a torn record at its end cut off."""
         log = cls(folder, execution_id, limit_bytes)
         for number, path in _files(folder, execution_id):
-            log._load(number, path)
+            log._load_head(number, path)
+        if totals is not None:
+            log.stream_bytes = dict(totals)
+            log.total_bytes = sum(totals.values())
+            if log._segments:
+                log._segments[-1].end = log.total_bytes
+        elif log._segments:
+            log._load_last()
         return log
 
     @property
@@ -147,6 +157,21 @@ class ExecutionLog:
                 chunks.append(Chunk(0, cursor.offset, b"", segment.end - cursor.offset))
                 cursor.offset = segment.end
         return chunks
+
+    async def seek(self, cursor: Cursor) -> None:
+        """Find the cursor's place. In a thread: a segment of a hostile program's single bytes has many records."""
+        segment = self._segment_at(cursor.offset)
+        if segment is None or cursor.offset <= segment.start:
+            return
+        try:
+            fd = os.open(self._path(segment.number), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return
+        try:
+            position = await asyncio.to_thread(self._seek, fd, segment, cursor.offset)
+        finally:
+            os.close(fd)
+        cursor._number, cursor._position = segment.number, position
 
     async def wait(self, cursor: Cursor) -> bool:
         """Until there is something behind the cursor (True) or the log is finished and read to its end (False)."""
@@ -249,38 +274,44 @@ class ExecutionLog:
     def _seek(self, fd: int, segment: _Segment, offset: int) -> int:
         """The position of the record that holds `offset`."""
         position = _HEAD.size
-        while offset > segment.start and position < segment.size_bytes:
-            head = os.pread(fd, _RECORD.size, position)
-            if len(head) < _RECORD.size:
-                break
-            _, length, begin = _RECORD.unpack(head)
+        if offset <= segment.start:
+            return position
+        block = os.pread(fd, segment.size_bytes, 0)
+        while position + _RECORD.size <= len(block):
+            _, length, begin = _RECORD.unpack_from(block, position)
             if begin + length > offset:
                 break
             position += _RECORD.size + length
         return position
 
-    def _load(self, number: int, path: Path) -> None:
-        """Take one file of an earlier life into account, and cut off a torn record at its end."""
-        size = path.stat().st_size
+    def _load_head(self, number: int, path: Path) -> None:
+        """Take a file of an earlier life into account. The one before it ends where it begins: what lies between was
+        lost to the disk, and reads as a gap."""
         with path.open("rb") as file:
             raw = file.read(_HEAD.size)
             if len(raw) < _HEAD.size or not raw.startswith(_MAGIC):
                 return
             _, start, stdout, stderr = _HEAD.unpack(raw)
-            counts = {STDOUT: stdout, STDERR: stderr}
-            position, end = _HEAD.size, start
-            while position + _RECORD.size <= size:
-                file.seek(position)
-                stream, length, offset = _RECORD.unpack(file.read(_RECORD.size))
-                if position + _RECORD.size + length > size or stream not in counts or offset != end:
-                    break
-                position += _RECORD.size + length
-                end += length
-                counts[stream] += length
-        if position < size:
-            os.truncate(path, position)
-        self._segments.append(_Segment(number, start, end, position))
-        self.stream_bytes = counts
+            if self._segments:
+                self._segments[-1].end = start
+            self._segments.append(_Segment(number, start, start, os.fstat(file.fileno()).st_size))
+            self.stream_bytes = {STDOUT: stdout, STDERR: stderr}
+            self.total_bytes = start
+
+    def _load_last(self) -> None:
+        segment = self._segments[-1]
+        raw = self._path(segment.number).read_bytes()
+        position, end = _HEAD.size, segment.start
+        while position + _RECORD.size <= len(raw):
+            stream, length, offset = _RECORD.unpack_from(raw, position)
+            if position + _RECORD.size + length > len(raw) or stream not in self.stream_bytes or offset != end:
+                break
+            position += _RECORD.size + length
+            end += length
+            self.stream_bytes[stream] += length
+        if position < len(raw):
+            os.truncate(self._path(segment.number), position)
+        segment.end, segment.size_bytes = end, position
         self.total_bytes = end
 
 

@@ -83,17 +83,28 @@ class Records:
     def running(self, sandbox_id: str) -> list[StoredExecution]:
         return self._select("sandbox_id = ? and state = 'running'", (sandbox_id,), -1)
 
-    def finished_count(self, sandbox_id: str) -> int:
-        query = "select count(*) from executions where sandbox_id = ? and state != 'running'"
-        return int(self._db.execute(query, (sandbox_id,)).fetchone()[0])
+    def finished_sizes(self, sandbox_id: str, log_limit_bytes: int) -> tuple[int, int]:
+        """How many have ended, and the bytes of their logs together, each at most the limit."""
+        query = (
+            "select count(*), coalesce(sum(min(json_extract(record, '$.output_bytes'), ?)), 0) from executions"
+            " where sandbox_id = ? and state != 'running'"
+        )
+        count, size = self._db.execute(query, (log_limit_bytes, sandbox_id)).fetchone()
+        return int(count), int(size)
 
-    def oldest_finished(self, sandbox_id: str, count: int) -> list[tuple[str, bool]]:
-        """Ids, and whether there is a log."""
+    def oldest_finished(self, sandbox_id: str) -> tuple[str, int] | None:
+        """Its id, and the bytes of its output."""
         query = (
             "select id, json_extract(record, '$.output_bytes') from executions"
-            " where sandbox_id = ? and state != 'running' order by id limit ?"
+            " where sandbox_id = ? and state != 'running' order by id limit 1"
         )
-        return [(row[0], bool(row[1])) for row in self._db.execute(query, (sandbox_id, count))]
+        row = self._db.execute(query, (sandbox_id,)).fetchone()
+        return (row[0], int(row[1] or 0)) if row else None
+
+    def sandbox_ids(self) -> set[str]:
+        """Of which there are records."""
+        rows = self._db.execute("select sandbox_id from executions union select sandbox_id from streams")
+        return {row[0] for row in rows}
 
     def page(self, sandbox_id: str, *, before: str | None, state: str | None, limit: int) -> list[StoredExecution]:
         """The newest first, by id (ULIDs grow with time)."""

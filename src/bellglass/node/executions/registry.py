@@ -18,10 +18,13 @@ from bellglass.node.executions.log import ExecutionLog
 from bellglass.node.executions.records import Records, StoredExecution
 from bellglass.node.executions.run import Run
 from bellglass.node.executions.spec import ExecutionSpec
+from bellglass.wire.guest import STDERR, STDOUT
 
 log = logging.getLogger("bellglass.executions")
 STATES = ("running", "exited", "lost")
 REAP_S = 2.0
+KEPT_LOGS = 16
+"""Logs of finished executions may take as much as so many full ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,7 @@ class Executions:
         self._records = records
         self._folder = folder
         self._limits = limits
-        self._finished = records.finished_count(host.sandbox_id)
+        self._finished, self._log_bytes = records.finished_sizes(host.sandbox_id, limits.log_bytes)
         self._groups_left: set[str] = set()
 
     # --- starting ---------------------------------------------------------------------------------------
@@ -155,6 +158,7 @@ class Executions:
         else:
             self._records.finish(self._host.sandbox_id, run.spec.id, record)
             self._finished += 1
+            self._log_bytes += min(run.log.total_bytes, self._limits.log_bytes)
             self._prune()
         if self._host.groups is not None:
             self._groups_left.add(run.spec.id)
@@ -189,14 +193,17 @@ class Executions:
         return _finished_view(stored, self._folder)
 
     def _prune(self) -> None:
-        over = self._finished - self._limits.kept
-        if over <= 0:
-            return
-        for execution_id, has_output in self._records.oldest_finished(self._host.sandbox_id, over):
+        """The oldest finished ones go when there are too many, or their logs are too long together."""
+        while self._finished > self._limits.kept or self._log_bytes > KEPT_LOGS * self._limits.log_bytes:
+            oldest = self._records.oldest_finished(self._host.sandbox_id)
+            if oldest is None:
+                return
+            execution_id, output_bytes = oldest
             self._records.forget(self._host.sandbox_id, execution_id)
-            if has_output:
-                ExecutionLog(self._folder, execution_id, 0).delete()
             self._finished -= 1
+            if output_bytes:
+                self._log_bytes -= min(output_bytes, self._limits.log_bytes)
+                ExecutionLog(self._folder, execution_id, 0).delete()
 
 
 def finished(records: Records, sandbox_id: str, folder: Path, execution_id: str) -> View:
@@ -212,8 +219,11 @@ def _view_of(run: Run) -> View:
 
 
 def _finished_view(stored: StoredExecution, folder: Path) -> View:
-    has_output = bool(stored.record.get("output_bytes"))
-    output = ExecutionLog.reopen(folder, stored.id, 0) if has_output else ExecutionLog(folder, stored.id, 0)
+    record = stored.record
+    output = ExecutionLog(folder, stored.id, 0)
+    if record.get("output_bytes"):
+        totals = {STDOUT: int(record.get("stdout_bytes", 0)), STDERR: int(record.get("stderr_bytes", 0))}
+        output = ExecutionLog.reopen(folder, stored.id, 0, totals=totals)
     output.finish()
     error = None
     if stored.state != "exited":

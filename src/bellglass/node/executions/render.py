@@ -53,6 +53,8 @@ async def deliver(view: View, stream: LinkStream, accept: str, *, offset: int, f
     try:
         if run is not None:
             await run.started()
+        if offset:
+            await view.log.seek(cursor)
         if accept == "json":
             await _buffered(view, stream, cursor, follow=follow)
         else:
