@@ -15,12 +15,12 @@ MACHINE = oci.Machine(
     hostname="sb" + "a" * 20,
     staging=Path("/run/bellglass/stage"),
     first_uid=0x70000000,
+    user_namespace="/proc/7/fd/9",
     cgroups_path="/bellglass-testtest/sb" + "a" * 20,
     cpus=1.5,
     cpu_list="0,3",
     memory_bytes=512 * 2**20,
     pids=100,
-    open_files=65536,
     has_inputs=False,
     has_lxcfs=True,
     has_swap_accounting=True,
@@ -47,7 +47,8 @@ def test_it_is_json() -> None:
 def test_namespaces_and_ids() -> None:
     linux = config()["linux"]
     assert {n["type"] for n in linux["namespaces"]} == {"user", "pid", "ipc", "uts", "mount", "network", "cgroup"}
-    assert all("path" not in namespace for namespace in linux["namespaces"]), "all are new"
+    joined = [namespace for namespace in linux["namespaces"] if "path" in namespace]
+    assert joined == [{"type": "user", "path": "/proc/7/fd/9"}], "all others are new"
     whole = [{"containerID": 0, "hostID": 0x70000000, "size": 65536}]
     assert linux["uidMappings"] == linux["gidMappings"] == whole
 

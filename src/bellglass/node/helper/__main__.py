@@ -14,7 +14,7 @@ from bellglass import ids, settings
 from bellglass.datadir import DataDir
 from bellglass.node.helper import kernel, service
 from bellglass.node.helper.context import Context, seccomp_profile
-from bellglass.node.helper.probe import raise_pid_max
+from bellglass.node.helper.probe import raise_host_counts
 
 
 def main() -> int:
@@ -48,9 +48,9 @@ def main() -> int:
     channel = socket.socket(fileno=options.fd)
     channel.set_inheritable(False)
     try:
-        service.log("pid_max", value=raise_pid_max())
+        service.log("host counts", **raise_host_counts())
     except OSError as error:
-        service.log("pid_max can't be raised", error=str(error))
+        service.log("host counts can't be raised", error=str(error))
     seccomp_profile(context.machine)
     service.serve(context, channel)
     return 0

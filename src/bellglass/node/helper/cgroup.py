@@ -21,6 +21,7 @@ from bellglass.node.helper.wait import until
 
 INIT_SCOPE = "init.scope"
 _CONTROLLERS = ("cpu", "cpuset", "memory", "pids")
+_SOCKETS_PART = 8
 _HANDED_OVER = ("cgroup.procs", "cgroup.kill", "cgroup.freeze", "cgroup.subtree_control")
 
 
@@ -69,7 +70,7 @@ def layout() -> Layout:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Used on v2 only, where they belong to the machine's group, above the runtime's own."""
+    """On v2 they belong to the machine's group, above the runtime's own. On hybrid hosts the runtime sets its own."""
 
     memory_bytes: int
     pids: int
@@ -96,6 +97,12 @@ def make(place: Layout, name: str, node_uid: int, node_gid: int, limits: Limits)
         ):
             if file != "memory.swap.max" or (group / file).exists():  # absent where swap isn't accounted
                 (group / file).write_text(value)
+    else:
+        # v1 has a count of its own for the buffers of TCP and UDP, which is off until it has a limit: they would be
+        # the host's, and the host's TCP stops when all of its share is in use.
+        sockets = place.memory / name / "memory.kmem.tcp.limit_in_bytes"
+        if sockets.exists():
+            sockets.write_text(str(limits.memory_bytes // _SOCKETS_PART))
     for file in _HANDED_OVER:
         if (group / file).exists():
             os.chown(group / file, node_uid, node_gid)

@@ -18,9 +18,16 @@ from bellglass.node.helper.uids import RANGE_SIZE
 
 
 def user_namespace(first: int) -> int:
-    """A descriptor that keeps a user namespace alive which maps 0.. to first..; nothing runs in it. Costs 1 ms."""
+    """A descriptor that keeps a user namespace alive which maps 0.. to first..; nothing runs in it. Costs 1 ms.
+
+    The kernel counts inotify instances, message queues, locked memory and the like of a namespace against its owner's
+    limits as well. Owned by root, all sandboxes and the host's root would share one count, so `first` owns it.
+    """
 
     def hold() -> None:
+        kernel.prctl(kernel.PR_SET_SECUREBITS, kernel.SECBIT_NO_SETUID_FIXUP)  # keeps the right to unshare
+        os.setresgid(first, first, first)
+        os.setresuid(first, first, first)
         kernel.unshare(kernel.CLONE_NEWUSER)
         os.kill(os.getpid(), signal.SIGSTOP)
 

@@ -18,7 +18,7 @@ CAPABILITIES = (
     *("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_SETUID", "CAP_SETGID", "CAP_KILL"),
     *("CAP_NET_BIND_SERVICE", "CAP_SETFCAP", "CAP_SYS_CHROOT", "CAP_AUDIT_WRITE"),
 )
-NAMESPACES = ("user", "pid", "ipc", "uts", "mount", "network", "cgroup")
+NAMESPACES = ("pid", "ipc", "uts", "mount", "network", "cgroup")
 MASKED_PATHS = (
     *("/proc/acpi", "/proc/asound", "/proc/config.gz", "/proc/driver", "/proc/dynamic_debug", "/proc/iomem"),
     *("/proc/ioports", "/proc/kallsyms", "/proc/kcore", "/proc/key-users", "/proc/keys", "/proc/kmsg"),
@@ -39,6 +39,8 @@ AGENT_DIR = "/run/bellglass"
 AGENT_ARGS = (f"{AGENT_DIR}/bellglass-agent", f"{AGENT_DIR}/agent.sock")
 _ENV = ("PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",)
 _RUN_MIB = 16
+# Of the number that the whole host has (kernel.pty.max).
+_MAX_PTYS = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,13 +50,14 @@ class Machine:
     hostname: str
     staging: Path
     first_uid: int
+    user_namespace: str
+    """The one that the runtime joins: which maps `first_uid`, and which `first_uid` owns (idmap.py tells why)."""
     cgroups_path: str
     cpus: float
     cpu_list: str
     """As cpuset takes it: "0,1"."""
     memory_bytes: int
     pids: int
-    open_files: int
     has_inputs: bool
     has_lxcfs: bool
     has_swap_accounting: bool
@@ -87,15 +90,14 @@ def oci_config(machine: Machine, seccomp: Mapping[str, Any]) -> dict[str, Any]:
             # sudo needs it off; the capabilities below are all that a setuid program can gain.
             "noNewPrivileges": False,
             "capabilities": {"bounding": capabilities, "effective": capabilities, "permitted": capabilities},
-            "rlimits": [
-                {"type": "RLIMIT_NOFILE", "soft": machine.open_files, "hard": machine.open_files},
-                {"type": "RLIMIT_CORE", "soft": 0, "hard": 0},
-            ],
             "oomScoreAdj": 0,
         },
         "mounts": _mounts(machine),
         "linux": {
-            "namespaces": [{"type": kind} for kind in NAMESPACES],
+            "namespaces": [
+                {"type": "user", "path": machine.user_namespace},
+                *({"type": kind} for kind in NAMESPACES),
+            ],
             "uidMappings": mapping,
             "gidMappings": mapping,
             "cgroupsPath": machine.cgroups_path,
@@ -130,7 +132,8 @@ def _mounts(machine: Machine) -> list[dict[str, Any]]:
         _mount("proc", "/proc", "proc", safe),
         _mount("tmpfs", "/dev", "tmpfs", ["nosuid", "strictatime", "mode=755", "size=64k"]),
         _mount(
-            "devpts", "/dev/pts", "devpts", ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"]
+            *("devpts", "/dev/pts", "devpts"),
+            ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5", f"max={_MAX_PTYS}"],
         ),
         _mount("tmpfs", "/dev/shm", "tmpfs", [*safe, "mode=1777", f"size={shm_kib}k"]),
         _mount("mqueue", "/dev/mqueue", "mqueue", safe),

@@ -14,6 +14,13 @@ from bellglass.node.helper.context import Context
 
 PID_MAX = Path("/proc/sys/kernel/pid_max")
 WANTED_PID_MAX = 4_194_304
+# Counts of the whole host, which one sandbox could use up for all: processes, open files, terminals. What each of
+# them costs is charged to the sandbox's memory. The second is what systemd sets.
+_HOST_COUNTS = {
+    PID_MAX: WANTED_PID_MAX,
+    Path("/proc/sys/fs/file-max"): 2**63 - 1,
+    Path("/proc/sys/kernel/pty/max"): 65536,
+}
 _PROGRAMS = {"mkfs.ext4": "e2fsprogs"}
 
 
@@ -57,11 +64,12 @@ def probe(context: Context, runtime: str) -> Mapping[str, Any]:
     }
 
 
-def raise_pid_max() -> int:
-    """The usual 32768 is too few for many sandboxes. Answers what it is now; never lowers it."""
-    if int(PID_MAX.read_text()) < WANTED_PID_MAX:
-        PID_MAX.write_text(str(WANTED_PID_MAX))
-    return int(PID_MAX.read_text())
+def raise_host_counts() -> dict[str, int]:
+    """The kernel's own are too few for many sandboxes. Answers what they are now; never lowers one."""
+    for file, wanted in _HOST_COUNTS.items():
+        if int(file.read_text()) < wanted:
+            file.write_text(str(wanted))
+    return {str(file): int(file.read_text()) for file in _HOST_COUNTS}
 
 
 def _version(runtime: str) -> str:

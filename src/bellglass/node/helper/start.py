@@ -54,6 +54,7 @@ class MachineStart:
     place: cgroup.Layout
     index: int
     device: loop.LoopDevice | None = None
+    userns: int = -1
     pid: int = 0
     profile_ms: dict[str, float] = field(default_factory=dict)
 
@@ -125,13 +126,10 @@ class MachineStart:
             (target / folder).mkdir(mode=0o755)
 
     def map_layers(self) -> None:
-        userns = idmap.user_namespace(self.first_uid)
-        try:
-            rootfs = str(self.template_dir / "rootfs")
-            idmap.mount_idmapped(rootfs, str(STAGING / "lower"), userns, read_only=True)
-            idmap.mount_idmapped(str(STAGING / "disk"), str(STAGING / "upper"), userns, read_only=False)
-        finally:
-            os.close(userns)
+        self.userns = idmap.user_namespace(self.first_uid)
+        rootfs = str(self.template_dir / "rootfs")
+        idmap.mount_idmapped(rootfs, str(STAGING / "lower"), self.userns, read_only=True)
+        idmap.mount_idmapped(str(STAGING / "disk"), str(STAGING / "upper"), self.userns, read_only=False)
 
     def mount_root(self) -> None:
         upper = STAGING / "upper"
@@ -178,12 +176,12 @@ class MachineStart:
             hostname=spec.sandbox_id,
             staging=STAGING,
             first_uid=self.first_uid,
+            user_namespace=f"/proc/{os.getpid()}/fd/{self.userns}",
             cgroups_path=f"{name}/{cgroup.INIT_SCOPE}" if self.place.is_v2 else name,
             cpus=spec.cpus,
             cpu_list=oci.cpu_list(spec.cpu_ids),
             memory_bytes=spec.memory_bytes,
             pids=spec.pids,
-            open_files=min(OPEN_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1]),
             has_inputs=spec.has_inputs,
             has_lxcfs=self.context.has_lxcfs,
             has_swap_accounting=(self.place.memory / "memory.memsw.limit_in_bytes").exists(),
@@ -196,6 +194,10 @@ class MachineStart:
 
     def start_runtime(self) -> None:
         log, pid_file = self.folder / "runtime.log", self.folder / "pid"
+        # Inherited, not set by the runtime: over a process of a namespace that another uid owns it may have no right.
+        open_files = min(OPEN_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+        resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, open_files))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         try:
             run.run(
                 *(self.spec.runtime, "--root", str(self.context.data.runc_root), "--log", str(log)),
@@ -207,6 +209,7 @@ class MachineStart:
         except BellglassError as error:
             raise SandboxFailed(_log_tail(log) or error.message, hint=error.hint) from error
         self.pid = int(pid_file.read_text())
+        os.close(self.userns)
 
     def forbid_user_namespaces(self) -> None:
         def act() -> None:
