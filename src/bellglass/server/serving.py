@@ -25,10 +25,60 @@ from bellglass.settings import Settings
 
 KEEP_ALIVE_S = 75
 GRACE_S = 1
+HEAD_S = 30
+MAX_HEAD_BYTES = 64 * 1024
 
 
 class Protocol(HttpToolsProtocol):
-    """Answers bytes that are no HTTP in the one shape instead of plain text."""
+    """Answers bytes that are no HTTP in the one shape instead of plain text.
+
+    The parser keeps heads and trailers of any length, before anybody has looked for a key: so those are counted and
+    timed here. Bodies are the routes' own affair.
+    """
+
+    _head_bytes = 0
+    """Since the last byte of a body, or the end of a request."""
+    _head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._head_timer = self.loop.call_later(HEAD_S, transport.close)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._head_arrived()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._head_bytes > MAX_HEAD_BYTES:
+            self.send_400_response("")
+            return
+        self._head_bytes += len(data)
+        super().data_received(data)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        if self._head_timer is None:
+            self._head_timer = self.loop.call_later(HEAD_S, self.transport.close)
+
+    def on_headers_complete(self) -> None:
+        self._head_arrived()
+        super().on_headers_complete()
+
+    def on_chunk_header(self) -> None:
+        self._head_bytes = 0
+
+    def on_body(self, body: bytes) -> None:
+        self._head_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._head_bytes = 0
+        super().on_message_complete()
+
+    def _head_arrived(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
 
     def send_400_response(self, msg: str) -> None:
         error = RequestError("that is no valid HTTP request", request_id=new_request_id())

@@ -1,0 +1,70 @@
+"""Heads of requests are read before any key: their length and their time have a limit."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+from server_harness import Harness
+
+from bellglass.server import serving
+
+
+def dial(harness: Harness) -> socket.socket:
+    host, port = harness.url.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), timeout=10)
+
+
+def push(connection: socket.socket, pieces: Iterator[bytes]) -> int:
+    """How much went out before the server hung up."""
+    sent = 0
+    try:
+        for piece in pieces:
+            connection.sendall(piece)
+            sent += len(piece)
+    except ConnectionError:
+        pass
+    return sent
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        b"GET /v1/health HTTP/1.1\r\nhost: x\r\nlong: ",
+        b"GET /",
+        b"POST /v1/sandboxes HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n0\r\nlong: ",
+    ],
+)
+def test_a_head_without_end_is_cut_off(harness: Harness, start: bytes) -> None:
+    with dial(harness) as connection:
+        connection.sendall(start)
+        assert push(connection, (b"a" * 65536 for _ in range(1000))) < 32 * 2**20, (
+            "the rest lay in the kernel's buffers"
+        )
+
+
+def test_bodies_in_small_chunks_are_no_heads(harness: Harness) -> None:
+    with dial(harness) as connection:
+        connection.sendall(
+            b"POST /v1/nothing HTTP/1.1\r\nhost: x\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n"
+        )
+        push(connection, (b"1\r\na\r\n" * 1000 for _ in range(100)))
+        connection.sendall(b"0\r\n\r\n")
+        assert connection.recv(4096).startswith(b"HTTP/1.1 404")
+
+
+@pytest.mark.parametrize("start", [b"", b"GET /v1/health HTTP/1.1\r\n"])
+def test_a_head_that_does_not_come_is_not_waited_for(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, start: bytes
+) -> None:
+    monkeypatch.setattr(serving, "HEAD_S", 0.2)
+    with dial(harness) as connection:
+        connection.sendall(start)
+        assert connection.recv(100) == b""
+    with dial(harness) as connection:
+        connection.sendall(b"GET /v1/health HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert connection.recv(4096).startswith(b"HTTP/1.1 200")
+        connection.settimeout(0.5)
+        with pytest.raises(TimeoutError):
+            connection.recv(100)  # between requests it may rest for longer
