@@ -17,7 +17,7 @@ from typing import Any
 from bellglass.datadir import DataDir
 from bellglass.errors import Conflict, Forbidden
 from bellglass.link import LinkClient
-from bellglass.supervise.install import read_installation_id
+from bellglass.supervise.install import read_installation_id, read_link_secret
 from bellglass.supervise.processes import ProcessId
 
 
@@ -88,7 +88,7 @@ class Lock:
 
 async def _ask(data: DataDir, questions: list[tuple[str, Mapping[str, Any]]]) -> list[dict[str, Any]]:
     try:
-        secret = data.node_secret_file.read_text().strip()
+        secret = read_link_secret(data) or ""
     except PermissionError as error:
         raise Forbidden(f"{data.root} is another user's installation", hint="run it with sudo") from error
     link = await LinkClient.connect(
@@ -106,7 +106,7 @@ def ask_node(data: DataDir, op: str, params: Mapping[str, Any] | None = None) ->
 
 
 async def _delete_all(data: DataDir, on_deleted: Any) -> int:
-    secret = data.node_secret_file.read_text().strip()
+    secret = read_link_secret(data) or ""
     link = await LinkClient.connect(
         data.node_socket, secret=secret, installation=read_installation_id(data), role="operator"
     )

@@ -6,14 +6,17 @@ link secret, in two copies because server and node have different uids.
 
 from __future__ import annotations
 
+import errno
 import grp
 import hashlib
 import json
 import os
 import pwd
+import re
 import secrets
 import shutil
 import subprocess
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +28,7 @@ from bellglass.model import now
 
 SERVER_USER = "bellglass-server"
 NODE_USER = "bellglass-node"
+_LINK_SECRET = re.compile(rb"([0-9a-f]{64})\n?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,17 +98,30 @@ def _secrets(data: DataDir, server: Identity, node: Identity) -> str:
         _write(data.admin_key_file, f"bgadmin_{random_base32(32)}\n", 0o600)
     admin_key = data.admin_key_file.read_text().strip()
     _write(data.admin_hash_file, hashlib.sha256(admin_key.encode()).hexdigest() + "\n", 0o400, server)
-    stored = data.node_secret_file
-    secret = stored.read_text().strip() if stored.exists() else secrets.token_hex(32)
+    secret = read_link_secret(data) or secrets.token_hex(32)
     for file, owner in ((data.node_secret_file, node), (data.server_secret_file, server)):
         _write(file, secret + "\n", 0o400, owner)
     return secret
 
 
+def read_link_secret(data: DataDir) -> str | None:
+    """None where there is none that fits. Its folder is the node's, who could put a link to a file of root's there:
+    what is read here is written to where node and server can read it, or said to the node."""
+    try:
+        descriptor = os.open(data.node_secret_file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (FileNotFoundError, OSError) as error:
+        if error.errno not in (errno.ENOENT, errno.ELOOP):
+            raise
+        return None
+    with os.fdopen(descriptor, "rb") as file:
+        found = _LINK_SECRET.fullmatch(file.read(100))
+    return found[1].decode() if found else None
+
+
 def _write(file: Path, text: str, mode: int, owner: Identity | None = None) -> None:
-    """Atomic, never readable by others in between, and on disk before it counts."""
-    temporary = file.with_name(f".{file.name}.{os.getpid()}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    """Atomic, never readable by others in between, and on disk before it counts. The folder may be a daemon's."""
+    temporary = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     with os.fdopen(descriptor, "w") as handle:
         handle.write(text)
         handle.flush()
@@ -116,9 +133,18 @@ def _write(file: Path, text: str, mode: int, owner: Identity | None = None) -> N
 
 
 def _folder(path: Path, mode: int, owner: Identity) -> None:
-    path.mkdir(exist_ok=True, mode=0o700)
-    os.chown(path, owner.uid, owner.gid, follow_symlinks=False)
-    path.chmod(mode)
+    """By a descriptor: some lie in folders of the daemons, who could put a link in their place at any moment."""
+    with suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except NotADirectoryError as error:
+        raise SandboxFailed(f"{path} is not a folder", hint="see what it is, and remove it") from error
+    try:
+        os.fchown(descriptor, owner.uid, owner.gid)
+        os.fchmod(descriptor, mode)
+    finally:
+        os.close(descriptor)
 
 
 def _refuse_untraversable(root: Path) -> None:
