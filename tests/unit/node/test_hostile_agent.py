@@ -290,6 +290,31 @@ def test_an_agent_that_never_reads_is_not_read_either(run) -> None:
     run(scenario())
 
 
+def test_answers_without_bytes_that_nobody_reads_are_few(run) -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        ours, theirs = socket.socketpair()
+        theirs.setblocking(False)
+        queued = 0
+
+        def answer(frame: Any) -> None:
+            nonlocal queued
+            connection.send(encode(GuestType.PONG, 0, frame.payload))
+            queued = len(connection._queue)
+
+        connection = GuestConnection(ours, answer, lambda reason: None)
+        connection.start()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(2):
+                while True:
+                    await loop.sock_sendall(theirs, encode(GuestType.PING, 0) * 1000)
+        assert 0 < queued < 20_000, "each costs some hundred bytes of the node"
+        connection.close()
+        theirs.close()
+
+    run(scenario())
+
+
 def test_an_agent_that_dies_with_unread_bytes_is_noticed(run) -> None:
     async def scenario() -> None:
         ours, theirs = socket.socketpair()

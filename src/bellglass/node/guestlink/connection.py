@@ -23,6 +23,7 @@ from bellglass.wire.frames import Frame, FrameError, FrameReader
 READ_BYTES = 512 * 1024
 FRAMES_PER_TURN = 64
 WRITE_LIMIT_BYTES = 4 * 1024 * 1024
+PIECE_BYTES = 256
 SOCKET_BUFFER_BYTES = 1024 * 1024
 _GATHER = 32
 
@@ -99,10 +100,14 @@ class GuestConnection:
         self._sock.close()
         self._loop.call_soon(self._on_closed, reason)
 
+    def _is_full(self) -> bool:
+        """What waits costs its bytes and the objects that hold them: of answers to empty PINGs mostly those."""
+        return self._queued_bytes + PIECE_BYTES * len(self._queue) > WRITE_LIMIT_BYTES
+
     # --- reading ----------------------------------------------------------------------------------------
 
     def _resume_reading(self) -> None:
-        if not (self.closed or self._reading or self._busy) and self._queued_bytes <= WRITE_LIMIT_BYTES:
+        if not (self.closed or self._reading or self._busy) and not self._is_full():
             self._reading = True
             self._loop.add_reader(self._watch.fileno(), self._readable)
 
@@ -138,10 +143,10 @@ class GuestConnection:
                 if self.closed:
                     return
                 budget -= 1
-                if budget == 0 or self._queued_bytes > WRITE_LIMIT_BYTES:
+                if budget == 0 or self._is_full():
                     self._pause_reading()
                     self._busy = True
-                    if self._queued_bytes <= WRITE_LIMIT_BYTES:
+                    if not self._is_full():
                         self._loop.call_soon(self._dispatch)
                     return  # else `_drop` goes on once the peer has read
         except FrameError as error:
@@ -188,7 +193,7 @@ class GuestConnection:
 
     def _drop(self, sent: int) -> None:
         queue = self._queue
-        was_over = self._queued_bytes > WRITE_LIMIT_BYTES
+        was_full = self._is_full()
         self._queued_bytes -= sent
         while sent:
             data, descriptor = queue[0]
@@ -197,7 +202,7 @@ class GuestConnection:
                 break
             sent -= len(data)
             queue.popleft()
-        if was_over and self._queued_bytes <= WRITE_LIMIT_BYTES:
+        if was_full and not self._is_full():
             if self._busy:
                 self._loop.call_soon(self._dispatch)
             else:
