@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
@@ -103,6 +104,19 @@ def test_copies_keep_holes_and_bytes(tmp_path: Path) -> None:
         disk.copy_sparse(read.fileno(), write.fileno())
     assert (tmp_path / "copy").read_bytes() == source.read_bytes()
     assert (tmp_path / "copy").stat().st_blocks * 512 < MIB
+
+
+def test_a_blank_of_another_file_system_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel copies within one file system only; there is not always a second one to try it with."""
+
+    def refuse(*_: object) -> int:
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+
+    first = make(tmp_path, "a")
+    monkeypatch.setattr(os, "copy_file_range", refuse)
+    second = make(tmp_path, "b")
+    assert first.read_bytes() == second.read_bytes()
+    assert second.stat().st_blocks * 512 < 2 * MIB
 
 
 @pytest.mark.parametrize(("size_mib", "journal"), [(16, 4), (256, 4), (1024, 16), (10240, 32), (10**6, 32)])

@@ -71,10 +71,21 @@ def copy_sparse(source: int, target: int) -> None:
             return  # only a hole is left
         end = os.lseek(source, position, os.SEEK_HOLE)
         while position < end:
-            copied = os.copy_file_range(source, target, end - position, position, position)
+            copied = _copy_range(source, target, end - position, position)
             if copied == 0:
                 raise OSError(errno.EIO, "the empty disk image became shorter while it was copied")
             position += copied
+
+
+def _copy_range(source: int, target: int, count: int, position: int) -> int:
+    try:
+        return os.copy_file_range(source, target, count, position, position)
+    except OSError as error:
+        if error.errno not in (errno.EXDEV, errno.EOPNOTSUPP):
+            raise
+    # Two file systems: data folder and cache may lie on disks of their own.
+    os.lseek(target, position, os.SEEK_SET)
+    return os.sendfile(target, source, position, count)
 
 
 def _open_blank(size_bytes: int, inodes: int, blanks: Path, run: Callable[[Sequence[str]], object]) -> int:
