@@ -1,5 +1,6 @@
 """The client of one big transfer, as a process whose memory is nothing else's: `python -m benchmarks.transfer
-up|down SANDBOX_ID FILE`. Prints JSON: `bytes seconds grown_bytes sha256` (null for down: the parent reads the file).
+up|down SANDBOX_ID FILE`. Prints JSON: `bytes seconds fsynced_seconds grown_bytes sha256` (null for down: the parent
+reads the file).
 """
 
 from __future__ import annotations
@@ -31,11 +32,19 @@ def main() -> None:
         digest = box.files.upload(local, REMOTE).sha256
     else:
         box.files.download(REMOTE, local)
+    seconds = fsynced_seconds = time.perf_counter() - begun
+    if direction == "down":
         with local.open("rb") as file:
             os.fsync(file.fileno())
-    seconds = time.perf_counter() - begun
-    grown = peak_bytes(os.getpid()) - before
-    print(json.dumps({"bytes": local.stat().st_size, "seconds": seconds, "grown_bytes": grown, "sha256": digest}))
+        fsynced_seconds = time.perf_counter() - begun
+    answer = {
+        "bytes": local.stat().st_size,
+        "seconds": seconds,
+        "fsynced_seconds": fsynced_seconds,
+        "grown_bytes": peak_bytes(os.getpid()) - before,
+        "sha256": digest,
+    }
+    print(json.dumps(answer))
 
 
 if __name__ == "__main__":
