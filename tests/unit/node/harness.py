@@ -169,4 +169,9 @@ async def bench(**options: Any) -> AsyncIterator[Bench]:
             yield made
             await made.delete_all()
         finally:
+            # A test that failed leaves no machine behind either.
+            left = list(made.driver.handles)
             await made.stop()
+            for handle in left:
+                await handle.destroy()
+                await handle.reclaim()

@@ -49,7 +49,7 @@ class FakeDriver:
         self._root = root
         self._agent = agent
         self._faults_file = root / "faults.json"
-        self._handles: list[FakeHandle] = []
+        self.handles: list[FakeHandle] = []
 
     @classmethod
     async def open(cls, context: DriverContext) -> Self:
@@ -77,7 +77,7 @@ class FakeDriver:
         # A unix socket's path has at most 107 bytes, and a data folder's may be long.
         scratch = Path(tempfile.mkdtemp(prefix="bgfake-"))
         handle = FakeHandle(self, spec.sandbox_id, scratch)
-        self._handles.append(handle)
+        self.handles.append(handle)
         try:
             handle.listen()
             handle.run_agent(self._agent)
@@ -94,7 +94,7 @@ class FakeDriver:
         if start_ticks(known["pid"]) != known["start_ticks"]:
             return None
         handle = FakeHandle(self, sandbox_id, Path(known["scratch"]))
-        self._handles.append(handle)
+        self.handles.append(handle)
         handle.adopt(known["pid"])
         handle.listen()
         return handle
@@ -112,9 +112,9 @@ class FakeDriver:
                 shutil.rmtree(marker.parent, ignore_errors=True)
 
     async def close(self) -> None:
-        for handle in self._handles:
+        for handle in self.handles:
             handle.hang_up()
-        self._handles.clear()
+        self.handles.clear()
 
 
 class FakeHandle:
