@@ -18,7 +18,7 @@ import httpx2
 import pytest
 
 from bellglass.errors import NotFound
-from bellglass.testing.leaks import assert_no_leak, snapshot
+from bellglass.testing.leaks import assert_no_leak, settled_snapshot, snapshot
 from bellglass.testing.stack import Stack
 
 SANDBOX_OPTIONS: dict[str, Any] = {"cpus": 1, "memory": "512MiB", "disk": "1GiB", "lifetime": "15m"}
@@ -33,7 +33,7 @@ def stack() -> Iterator[Stack]:
     scope = running.scope
     try:
         _warm_up(running)
-        before = snapshot(scope)
+        before = settled_snapshot(scope)
         yield running
         assert_no_leak(before, late=True)
     finally:

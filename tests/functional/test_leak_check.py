@@ -23,10 +23,10 @@ from bellglass.testing.leaks import (
     SANDBOX_UIDS,
     UID_RANGES,
     LeakFound,
-    Resources,
     Scope,
     assert_no_leak,
     difference,
+    settled_snapshot,
     snapshot,
 )
 
@@ -227,7 +227,6 @@ PLANTS = {
     "namespace of a process": plant_namespace_of_a_process,
     "kernel's namespaces: net": plant_namespace(0x40000000, "net"),
     "kernel's late namespaces: user": plant_namespace(0x10000000, "user"),
-    "kernel's late namespaces: uts": plant_namespace(0x04000000, "uts"),
     "kernel's namespaces: mnt": plant_namespace(0x00020000, "mnt"),
     "link": plant_link,
     "uid range": plant_uid_range,
@@ -238,19 +237,10 @@ PLANTS = {
 }
 
 
-def snapshot_alone(scope: Scope) -> Resources:
-    """The kernel's count means something only while nobody else's sandboxes come and go."""
-    deadline = time.monotonic() + 60
-    while not (found := snapshot(scope)).alone:
-        assert time.monotonic() < deadline, "another installation has sandboxes on this host"
-        time.sleep(0.5)
-    return found
-
-
 @pytest.mark.parametrize("name", PLANTS)
 def test_planted_leak_is_seen(scope: Scope, name: str) -> None:
     late = "late" in name
-    before = snapshot_alone(scope) if name.startswith("kernel's") else snapshot(scope)
+    before = settled_snapshot(scope) if late else snapshot(scope)
     assert difference(before, snapshot(scope), late=late) == []
     with PLANTS[name](scope) as expected:
         with pytest.raises(LeakFound) as raised:

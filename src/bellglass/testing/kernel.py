@@ -99,6 +99,15 @@ def namespaces_of(pid: int) -> dict[str, int]:
     return found
 
 
+def held_namespaces(pid: int) -> set[int]:
+    """Inodes of the namespaces that a process holds by descriptors, whatever their type."""
+    return {
+        int(target.partition("[")[2].rstrip("]"))
+        for target in _open_files(pid)
+        if target.partition(":[")[0] in NAMESPACE_TYPES
+    }
+
+
 def mounts(pid: int | str = "self") -> list[Mount]:
     """Mounts of the namespace that `pid` is in."""
     found = []
@@ -160,26 +169,29 @@ def tcp_connections() -> set[str]:
     return found
 
 
-def descriptors(pid: int) -> Counter[str]:
+def descriptors(pid: int, connections: set[str]) -> Counter[str]:
     """Open descriptors of a process by what they are: `socket`, `pipe`, `anon_inode:[eventpoll]`, a path, and
-    `tcp connection` for a socket whose peer holds its end as well."""
+    `tcp connection` for a socket in `connections`, whose peer holds its end as well."""
     found: Counter[str] = Counter()
-    try:
-        numbers = os.listdir(f"/proc/{pid}/fd")
-    except (FileNotFoundError, ProcessLookupError):
-        return found
-    connections = tcp_connections()
-    for number in numbers:
-        try:
-            target = os.readlink(f"/proc/{pid}/fd/{number}")
-        except OSError:
-            continue
+    for target in _open_files(pid):
         kind, _, inode = target.partition(":")
         if kind == "socket" and inode.strip("[]") in connections:
             found["tcp connection"] += 1
         else:
             found[kind if kind in ("socket", "pipe") else target] += 1
     return found
+
+
+def _open_files(pid: int) -> Iterator[str]:
+    try:
+        numbers = os.listdir(f"/proc/{pid}/fd")
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return
+    for number in numbers:
+        try:
+            yield os.readlink(f"/proc/{pid}/fd/{number}")
+        except OSError:
+            continue  # closed meanwhile
 
 
 def namespace_counts() -> dict[str, int]:

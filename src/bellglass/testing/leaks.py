@@ -5,7 +5,7 @@ devices, cgroups with their parents, namespaces, network links, uid ranges, sock
 Only things of the installation in question are looked at, found by its id and its data folder, so that others on
 the machine don't disturb. Namespaces carry no names: those of the installation's processes are told by their
 inodes; for those that no process is in, the kernel's own count is taken, less the ones that foreign processes live
-in. That count means something only while no other installation has sandboxes on the host.
+in. That count means something only while other installations on the host neither make nor end sandboxes.
 
     before = snapshot(Scope.of(data_dir))
     ...
@@ -47,7 +47,7 @@ UID_RANGES = Path("/run/bellglass/uids")
 POLL_S = 0.1
 LATE = ("user", "uts")
 """Namespaces whose memory the kernel gives back in batches, up to this much later than the namespace itself:"""
-LATE_S = 10.0
+LATE_S = 7.0
 
 
 class LeakFound(AssertionError):
@@ -77,8 +77,8 @@ class Resources:
 
     scope: Scope
     items: Mapping[str, Counter[str]]
-    alone: bool = True
-    """No other installation had a sandbox."""
+    others: frozenset[str] = frozenset()
+    """The cgroups of other installations' sandboxes."""
 
 
 def snapshot(scope: Scope) -> Resources:
@@ -105,7 +105,28 @@ def snapshot(scope: Scope) -> Resources:
         "file": Counter(_files(scope)),
         "descriptor": _descriptors(daemons),
     }
-    return Resources(scope, items, alone=all(scope.names(path) for path in cgroups if "/bellglass-" in path))
+    return Resources(scope, items, frozenset(_foreign_sandboxes(scope, cgroups)))
+
+
+def _foreign_sandboxes(scope: Scope, cgroups: list[str]) -> Iterator[str]:
+    for path in cgroups:
+        _, mark, rest = path.partition("/bellglass-")
+        if mark and not scope.names(path):
+            yield "/".join(rest.split("/")[:2])
+
+
+def settled_snapshot(scope: Scope) -> Resources:
+    """A snapshot without what the kernel has still to give back late: a count that holds it would hide a leak."""
+    found = snapshot(scope)
+    deadline = time.monotonic() + 3 * LATE_S
+    calm_since = time.monotonic()
+    while time.monotonic() < min(calm_since + LATE_S, deadline):
+        time.sleep(5 * POLL_S)  # nothing tells when the kernel has freed its batches
+        later = snapshot(scope)
+        if later.items["kernel's late namespaces"] != found.items["kernel's late namespaces"]:
+            calm_since = time.monotonic()
+        found = later
+    return found
 
 
 def difference(before: Resources, after: Resources, *, late: bool = False) -> list[str]:
@@ -113,7 +134,7 @@ def difference(before: Resources, after: Resources, *, late: bool = False) -> li
     namespaces is compared with `late` only."""
     lines = []
     for kind in KINDS:
-        if kind.startswith("kernel's") and not (before.alone and after.alone):
+        if kind.startswith("kernel's") and before.others != after.others:
             continue
         if kind == "kernel's late namespaces" and not late:
             continue
@@ -200,7 +221,11 @@ def _namespaces(everything: list[kernel.Process], ours: list[kernel.Process]) ->
     if os.geteuid() == 0:
         for type, count in kernel.namespace_counts().items():
             (late if type in LATE else counted)[type] = max(count - len(foreign[type]) + 1, 0)
-        counted.update(f"mnt:[{inode}]" for inode in (kernel.mount_namespaces() or set()) - foreign["mnt"])
+        hidden = (kernel.mount_namespaces() or set()) - foreign["mnt"]
+        if hidden:
+            others = (process.pid for process in everything if process.pid not in our_pids | {os.getpid()})
+            hidden = hidden.difference(*(kernel.held_namespaces(pid) for pid in others))
+        counted.update(f"mnt:[{inode}]" for inode in hidden)
     return {"namespace": seen, "kernel's namespaces": counted, "kernel's late namespaces": late}
 
 
@@ -253,8 +278,9 @@ def _descriptors(daemons: Mapping[str, int]) -> Counter[str]:
     """By daemon and kind. Left out are what others decide: connections that a client keeps open, and database files,
     which are opened by need up to the pool's size."""
     found: Counter[str] = Counter()
+    connections = kernel.tcp_connections() if daemons else set()
     for name, pid in daemons.items():
-        for target, count in kernel.descriptors(pid).items():
+        for target, count in kernel.descriptors(pid, connections).items():
             if target != "tcp connection" and ".db" not in Path(target).suffix:
                 found[f"{target} in {name}"] += count
     return found
