@@ -43,13 +43,14 @@ def write_record(data: DataDir, record: Record) -> None:
 
 
 def read_record(data: DataDir) -> Record | None:
-    """The last supervisor's record, or None if there never was one."""
+    """The last supervisor's record, or None if there never was one, or nothing of it can be used."""
     try:
         raw = json.loads(data.supervisor_file.read_text())
-    except (FileNotFoundError, ValueError):
+        processes = {name: ProcessId(int(value["pid"]), int(value["start_ticks"]))
+                     for name, value in raw["processes"].items()}  # fmt: skip
+        return Record(str(raw["version"]), str(raw["api_url"]), str(raw["started_at"]), processes)
+    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    processes = {name: ProcessId(**value) for name, value in raw["processes"].items()}
-    return Record(raw["version"], raw["api_url"], raw["started_at"], processes)
 
 
 class Lock:
