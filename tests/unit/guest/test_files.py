@@ -379,7 +379,7 @@ class TestAsAnotherUser:
 
     def test_rights_are_the_users(self, peer: Peer, tmp_path: Path) -> None:
         for parent in [tmp_path, *tmp_path.parents]:
-            if parent.stat().st_uid == 0 and parent.name.startswith(("pytest-", "test_")):
+            if parent.stat().st_uid == 0 and parent.name.startswith(("pytest-", "popen-", "test_")):
                 parent.chmod(0o755)
         mine = tmp_path / "mine"
         mine.mkdir()
