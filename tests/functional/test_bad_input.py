@@ -10,6 +10,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from bellglass.errors import InvalidRequest
 from bellglass.ids import new_ulid
 
 SHAPE = {"code", "message", "hint", "retryable", "details", "request_id"}
@@ -60,6 +61,17 @@ NUMBERS: list[Any] = [0, -1, 1e18, float("nan"), float("inf"), "", "x", "5 parse
 def test_limits_and_times(api: httpx2.Client, field: str, value: Any) -> None:
     error = refused(post(api, "/v1/sandboxes", {**GOOD, field: value}), 422, 503)
     assert field in json.dumps(error), error
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "1e18", "soon", "nan"])
+def test_times_are_refused_alike_by_sdk_and_command_line(stack: Any, value: str) -> None:
+    with pytest.raises(InvalidRequest, match="lifetime"):
+        stack.sandbox(lifetime=value)
+    number = float(value) if value != "soon" else value
+    with pytest.raises(InvalidRequest, match="lifetime"):
+        stack.sandbox(lifetime=number)
+    done = stack.command("create", f"--lifetime={value}")
+    assert done.returncode != 0 and b"lifetime" in done.stderr and b"Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("value", [0.5, 1.5, "2"], ids=repr)
