@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import errno
 import os
 import struct
 from collections import Counter
@@ -59,6 +60,10 @@ def _read(path: str) -> str:
             return file.read().decode("utf-8", "replace")
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return ""
+    except OSError as error:
+        if error.errno == errno.ENODEV:  # a loop device that went between open and read
+            return ""
+        raise
 
 
 def processes() -> Iterator[Process]:
