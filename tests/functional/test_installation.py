@@ -111,7 +111,7 @@ def box_is_gone(stack, sandbox_id):
     return sandbox_id.encode() not in done.stdout
 
 
-@pytest.mark.parametrize("name", ["server", "node"])
+@pytest.mark.parametrize("name", ["server", "node", "helper"])
 def test_a_killed_daemon_comes_back_and_sandboxes_go_on(own, name):
     box = own.sandbox(**SANDBOX_OPTIONS)
     box.files.write_text("before", "still here")
@@ -122,7 +122,12 @@ def test_a_killed_daemon_comes_back_and_sandboxes_go_on(own, name):
     if name == "node":
         assert ProcessId.of(before["helper"]).wait(time.monotonic() + 5), "the helper outlives its node"
     wait_until(lambda: own.command("status", "--data-dir", str(own.data_dir)).returncode == 0, 15, "it is not back")
-    assert own.pids()[name] != before[name]
+    wait_until(lambda: own.pids().get(name) not in (None, before[name]), 15, "it is not another one")
+    if name == "helper":
+        other = own.sandbox(**SANDBOX_OPTIONS)
+        assert other.exec(["true"]).ok, "the new helper works"
+        other.delete()
+        other.close()
     again = type(box).connect(box.id, api_url=own.api_url, api_key=own.api_key)
     wait_until(lambda: answers(again), 10, "the sandbox does not answer")
     assert again.files.read_text("before") == "still here"

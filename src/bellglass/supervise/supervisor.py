@@ -83,7 +83,9 @@ class Supervisor:
         signals = _SignalDescriptor()
         try:
             while True:
-                watched = {name: self.processes[name] for name in ("node", "server")}
+                watched = {
+                    name: self.processes[name] for name in ("node", "helper", "server") if name in self.processes
+                }
                 poll = select.poll()
                 poll.register(signals.fileno(), select.POLLIN)
                 descriptors = {}
@@ -100,9 +102,13 @@ class Supervisor:
                     os.close(descriptor)
                 if signals.pending():
                     break
-                for name, process in watched.items():
-                    if not process.alive():
+                for name in ("node", "server"):
+                    if not self.processes[name].alive():
                         self._restart(name, signals)
+                if (helper := self.processes.get("helper")) is not None and not helper.alive():
+                    # Its socketpair has no other end to come back to: the node starts anew with another one.
+                    self.processes["node"].stop(STOP_GRACE_S)
+                    self._restart("node", signals)
         finally:
             signals.close()
             self.stop()
