@@ -12,8 +12,8 @@ one that is pinned by a descriptor or a bind mount has no process that /proc wou
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import errno
+import fcntl
 import os
 import struct
 from collections import Counter
