@@ -53,6 +53,7 @@ def main() -> int:
     console = Console(width=None if sys.stdout.isatty() else 180, highlight=False)
     rows: list[Row] = []
     failed: list[str] = []
+    busy: dict[str, int] = {}
     taken_at = now()[:19] + "Z"
     with ExitStack() as owned:
         scratch = Path(tempfile.mkdtemp(prefix="bellglass-bench-", dir=PARENT_DIR))
@@ -66,14 +67,19 @@ def main() -> int:
         facts = machine.facts(scratch, docker=docker.version() if docker else None)
         console.print(", ".join(f"{name.replace('_', ' ')} {value}" for name, value in facts.items()))
         for name in arguments.only or CASES:
+            busy[name] = machine.busy_percent()
             begun = time.monotonic()
             try:
                 rows += importlib.import_module(CASES[name]).measure(bench)
-                console.print(f"{name}: measured in {time.monotonic() - begun:.0f} s")
+                took_s = time.monotonic() - begun
+                console.print(
+                    f"{name}: measured in {took_s:.0f} s; before it others used {busy[name]} % of the processors"
+                )
             except Exception:  # noqa: BLE001 - the other rows are still worth having; the exit code tells
                 failed.append(name)
                 traceback.print_exc()
                 print(stack.logs(), file=sys.stderr)
+        facts["others_busy_percent"] = "/".join(map(str, busy.values()))
         if arguments.profile:
             hops.explain(bench, console)
     if rows:

@@ -7,6 +7,7 @@ import platform
 import re
 import shutil
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,19 @@ def facts(scratch: Path, *, docker: str | None = None) -> dict[str, Any]:
     if docker:
         found["docker"] = docker
     return found
+
+
+def busy_percent(period_s: float = 1.0) -> int:
+    """How much of all processors others use, asked while the benchmark itself rests."""
+
+    def ticks() -> tuple[int, int]:
+        fields = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+        return sum(fields), fields[3] + fields[4]  # idle and iowait
+
+    total, idle = ticks()
+    time.sleep(period_s)
+    total_after, idle_after = ticks()
+    return round(100 * (1 - (idle_after - idle) / (total_after - total)))
 
 
 def _numbers(release: str) -> str:
