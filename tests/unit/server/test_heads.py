@@ -6,7 +6,7 @@ import socket
 from collections.abc import Iterator
 
 import pytest
-from server_harness import Harness
+from server_harness import ADMIN, Harness
 
 from bellglass.server import serving
 
@@ -45,13 +45,15 @@ def test_a_head_without_end_is_cut_off(harness: Harness, start: bytes) -> None:
 
 
 def test_bodies_in_small_chunks_are_no_heads(harness: Harness) -> None:
+    body = b'{"project": "p9"' + b" " * 90_000 + b"}"
     with dial(harness) as connection:
-        connection.sendall(
-            b"POST /v1/nothing HTTP/1.1\r\nhost: x\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n"
-        )
-        push(connection, (b"1\r\na\r\n" * 1000 for _ in range(100)))
+        connection.sendall(b"POST /v1/keys HTTP/1.1\r\nhost: x\r\nauthorization: Bearer %b\r\n" % ADMIN.encode())
+        connection.sendall(b"connection: close\r\ntransfer-encoding: chunked\r\n\r\n")
+        chunks = [b"1\r\n%c\r\n" % byte for byte in body]
+        sent = push(connection, (b"".join(chunks[i : i + 1000]) for i in range(0, len(chunks), 1000)))
+        assert sent == 6 * len(body) > 4 * serving.MAX_HEAD_BYTES
         connection.sendall(b"0\r\n\r\n")
-        assert connection.recv(4096).startswith(b"HTTP/1.1 404")
+        assert connection.recv(4096).startswith(b"HTTP/1.1 201")
 
 
 @pytest.mark.parametrize("start", [b"", b"GET /v1/health HTTP/1.1\r\n"])
