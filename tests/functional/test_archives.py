@@ -6,10 +6,13 @@ import io
 import tarfile
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
+
+from bellglass.errors import FileExists
 
 
 def tar_of(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
@@ -163,3 +166,16 @@ def test_out(shared_box: Any, api: httpx2.Client) -> None:
         assert {"a", "d/b", "l"} <= names and "p" not in names
     missing = api.get(f"/v1/sandboxes/{shared_box.id}/files/archive", params={"path": "none"})
     assert missing.status_code == 404
+
+
+def test_a_folder_goes_up_again_and_replaces_what_is_there(shared_box: Any, tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("first")
+    shared_box.files.upload_dir(tmp_path, "again")
+    shared_box.files.write_text("again/other", "stays")
+    (tmp_path / "a").write_text("second")
+    with pytest.raises(FileExists):
+        shared_box.files.upload_dir(tmp_path, "again", overwrite=False)
+    assert shared_box.files.read_text("again/a") == "first"
+    shared_box.files.upload_dir(tmp_path, "again")
+    assert shared_box.files.read_text("again/a") == "second"
+    assert shared_box.files.read_text("again/other") == "stays"

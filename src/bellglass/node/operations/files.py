@@ -230,7 +230,7 @@ async def archive_write(node: Node, params: Params, stream: LinkStream) -> None:
     operation = request.open(
         FileOp.ARCHIVE_IN,
         path,
-        flags=_flags(parents=params.flag("parents")),
+        flags=_flags(parents=params.flag("parents"), overwrite=params.flag("overwrite", True)),
         max_bytes=params.integer("max_bytes", None),
         max_entries=params.integer("max_entries", DEFAULT_ARCHIVE_ENTRIES),
     )

@@ -216,11 +216,13 @@ class AsyncFiles:
         remote: _RemotePath,
         *,
         parents: bool = True,
+        overwrite: bool = True,
         user: str | None = None,
         on_progress: Progress | None = None,
     ) -> list[str]:
         """Copy the content of a folder into the folder `remote`, which is made if it is missing. Links that lead out
-        of the folder and special files are left out; returns their names."""
+        of the folder and special files are left out; returns their names. Files that are there already are replaced;
+        without `overwrite` one of them raises FileExists."""
         planned = await to_thread(plan, Path(local))
         copied = Copied(planned.size, on_progress)
 
@@ -229,7 +231,8 @@ class AsyncFiles:
                 yield chunk
                 copied.add(len(chunk))
 
-        query = target(f"{self._path}/archive", {"path": text_path(remote), "parents": parents, "user": user})
+        fields = {"path": text_path(remote), "parents": parents, "overwrite": overwrite, "user": user}
+        query = target(f"{self._path}/archive", fields)
         await self._transport.request(
             "PUT", query, content=body(), length=planned.size, content_type=TAR, read_timeout_s=_DISK_TIMEOUT_S
         )

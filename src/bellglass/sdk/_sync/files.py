@@ -217,11 +217,13 @@ class Files:
         remote: _RemotePath,
         *,
         parents: bool = True,
+        overwrite: bool = True,
         user: str | None = None,
         on_progress: Progress | None = None,
     ) -> list[str]:
         """Copy the content of a folder into the folder `remote`, which is made if it is missing. Links that lead out
-        of the folder and special files are left out; returns their names."""
+        of the folder and special files are left out; returns their names. Files that are there already are replaced;
+        without `overwrite` one of them raises FileExists."""
         planned = to_thread(plan, Path(local))
         copied = Copied(planned.size, on_progress)
 
@@ -230,7 +232,8 @@ class Files:
                 yield chunk
                 copied.add(len(chunk))
 
-        query = target(f"{self._path}/archive", {"path": text_path(remote), "parents": parents, "user": user})
+        fields = {"path": text_path(remote), "parents": parents, "overwrite": overwrite, "user": user}
+        query = target(f"{self._path}/archive", fields)
         self._transport.request(
             "PUT", query, content=body(), length=planned.size, content_type=TAR, read_timeout_s=_DISK_TIMEOUT_S
         )

@@ -139,14 +139,16 @@ async def archive_read(request: Request, sandbox_id: str, path: Path, user: User
     answer_example={"entries": 3, "bytes": 1234}, errors=(*WRITING, ArchiveRefused),
 )  # fmt: skip
 async def archive_write(
-    request: Request, sandbox_id: str, path: Path, user: User = None, parents: bool = False
+    request: Request, sandbox_id: str, path: Path, user: User = None, parents: bool = False, overwrite: bool = True
 ) -> Response:
-    """Unpack a tar into a folder. Entries that lead outside of it, devices and the like refuse the whole of it."""
+    """Unpack a tar into a folder; its files replace those of the same name unless `overwrite` is false (409).
+    Entries that lead outside of it, devices and the like refuse the whole of it."""
     services = services_of(request)
     limit = services.settings["server.max_file"]
     check_length(request, limit)
     params = {
-        "path": path, "user": user, "parents": parents, "max_bytes": limit, "max_entries": MAX_ARCHIVE_ENTRIES
+        "path": path, "user": user, "parents": parents, "overwrite": overwrite, "max_bytes": limit,
+        "max_entries": MAX_ARCHIVE_ENTRIES,
     }  # fmt: skip
     stream = await services.files.open(
         project_of(request), sandbox_id, "file.archive_write", params, context_of(request).request_id, body=True
