@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
+import sqlite3
 import time
 from pathlib import Path
 
@@ -12,7 +14,9 @@ import pytest
 from harness import bench
 
 from bellglass import ids
-from bellglass.errors import Conflict, InvalidCommand, InvalidRequest, LimitExceeded, NotFound
+from bellglass.errors import Conflict, InvalidCommand, InvalidRequest, LimitExceeded, NoCapacity, NotFound
+from bellglass.node.executions.log import ExecutionLog
+from bellglass.node.executions.records import Records
 from bellglass.wire.output import OutputDecoder, OutputType
 
 
@@ -464,5 +468,37 @@ def test_an_id_is_free_at_once_after_a_failed_start(run) -> None:
                         await box.exec("true", execution_id=execution_id, cwd="/nope")
                 result = await box.exec("sleep 0.02; echo hi", execution_id=execution_id)
                 assert (result["stdout"], result["execution"]["exit_code"]) == ("hi\n", 0)
+
+    run(scenario())
+
+
+def test_output_that_the_host_cannot_store_is_an_error_and_not_a_hole(run, monkeypatch) -> None:
+    def full(self, channel, data) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async def scenario() -> None:
+        async with bench() as node:
+            box = await node.create()
+            assert (await box.exec("echo kept"))["stdout"] == "kept\n"
+            with monkeypatch.context() as patched:
+                patched.setattr(ExecutionLog, "append", full)
+                with pytest.raises(NoCapacity) as caught:
+                    await asyncio.wait_for(box.exec("echo lost; sleep 31360"), 10)
+            assert caught.value.details == {"resource": "disk"}
+            assert not sleepers("31360")
+            assert (await box.exec("echo again"))["stdout"] == "again\n"
+
+    run(scenario())
+
+
+def test_an_outcome_is_told_even_if_its_record_cannot_be_stored(run, monkeypatch) -> None:
+    def full(self, *_, **__) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    async def scenario() -> None:
+        async with bench() as node:
+            box = await node.create()
+            monkeypatch.setattr(Records, "finish", full)
+            assert (await asyncio.wait_for(box.exec("exit 3"), 10))["execution"]["exit_code"] == 3
 
     run(scenario())

@@ -13,7 +13,7 @@ import signal as signals
 import time
 from typing import Any
 
-from bellglass.errors import AgentLost, BellglassError, Conflict, InternalError
+from bellglass.errors import AgentLost, BellglassError, Conflict, InternalError, NoCapacity
 from bellglass.node.executions import record, verdict
 from bellglass.node.executions.host import Host
 from bellglass.node.executions.kill import TreeKill
@@ -254,7 +254,11 @@ class Run(GuestStream):
         offset, data = guest.decode_offset(frame.payload)
         new = incoming.accept(offset, data)
         if new:
-            self.log.append(frame.channel, new)
+            try:
+                self.log.append(frame.channel, new)
+            except OSError as error:
+                self._output_unkept(error)
+                return
         self._acknowledge()
 
     def _acknowledge(self) -> None:
@@ -299,6 +303,12 @@ class Run(GuestStream):
         self._start_known.set()
         self._end(self._record("lost"))
 
+    def _output_unkept(self, error: OSError) -> None:
+        """The host can't store what it says: better no outcome than one with a hole in its output."""
+        self.kill()
+        message = f"the output of {self.spec.id} can't be stored on the host: {error.strerror}"
+        self._lost(NoCapacity(message, hint="free some disk of the node", details={"resource": "disk"}))
+
     def _fail(self, error: BellglassError) -> None:
         """It never ran: nothing is kept, and the id can be used again."""
         self.error = error
@@ -315,7 +325,10 @@ class Run(GuestStream):
             final["duration_s"] = round(max(ended_at - self.started_at, 0.0), 6)
             final["truncated"] = self.log.truncated
         self._final = final or self._record("running")
-        self._host.run_finished(self, final)
+        try:
+            self._host.run_finished(self, final)
+        except Exception:  # a record that can't be stored must not keep the outcome from those who wait for it
+            log.exception("the end of execution %s is not stored", self.spec.id)
         self._host.session.release(self)
         if self.stdin is not None:
             self.stdin.close(Conflict(f"execution {self.spec.id} has ended"))
