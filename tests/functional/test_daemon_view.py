@@ -11,8 +11,10 @@ import os, sys
 from pathlib import Path
 from bellglass.supervise import view
 enter, needed, other = sys.argv[1] == "enter", Path(sys.argv[2]), Path(sys.argv[3])
+os.umask(0o077)  # as the launcher sets it
 if enter:
     view.enter([needed])
+assert os.umask(0o077) == 0o077
 os.setgroups([]); os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534)
 def read(path):
     try:

@@ -54,6 +54,7 @@ def enter(paths: Sequence[Path]) -> None:
         return
     libc = ctypes.CDLL(None, use_errno=True)
     _check(libc.unshare(CLONE_NEWNS), "unshare(CLONE_NEWNS)")
+    umask = os.umask(0o022)  # a daemon's own would close the folders between a barrier and a subtree
     # Slave: an unmount on the host still reaches this namespace, so that it pins nothing.
     _check(libc.mount(None, b"/", None, MS_REC | MS_SLAVE, None), "mount --make-rslave /")
     for barrier in covered:
@@ -71,6 +72,7 @@ def enter(paths: Sequence[Path]) -> None:
             )
             _check(result, f"move_mount to {path}")
             os.close(tree)
+    os.umask(umask)
 
 
 def _open_tree(libc: ctypes.CDLL, path: Path) -> int:
