@@ -7,7 +7,7 @@ MAKEFLAGS += --no-print-directory
 VENV := $(shell source scripts/lib.sh; printf '%s' "$$VENV")
 
 .NOTPARALLEL:
-.PHONY: help setup setup-run agent template demo test test-long bench check clean venv-path
+.PHONY: help as-root setup setup-run agent template demo test test-long bench check clean venv-path
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -15,25 +15,29 @@ help: ## this list
 setup: ## system packages that are missing, and the venv
 	@scripts/setup.sh dev
 
+# Before minutes of set-up that would end at the first mount.
+as-root:
+	@[[ $$EUID -eq 0 ]] || { echo "sandboxes need root; run: sudo make $(MAKECMDGOALS)" >&2; exit 1; }
+
 setup-run:
 	@scripts/setup.sh run
 
 agent: setup-run ## the guest agent, for x86_64 and aarch64
 	@scripts/agent.sh
 
-template: setup-run ## the base template (root)
+template: as-root setup-run ## the base template (root)
 	@scripts/template.sh base
 
-demo: setup-run agent template ## a sandbox does a job through the SDK, with times (root)
+demo: as-root setup-run agent template ## a sandbox does a job through the SDK, with times (root)
 	@$(VENV)/bin/python examples/demo.py
 
-test: setup agent template ## every test, one line per stage (root)
+test: as-root setup agent template ## every test, one line per stage (root)
 	@scripts/test.sh
 
-test-long: setup agent template ## the same with the tests that take minutes and a long fuzz
+test-long: as-root setup agent template ## the same with the tests that take minutes and a long fuzz
 	@scripts/test.sh --long
 
-bench: setup agent template ## the speed table, peers side by side (root)
+bench: as-root setup agent template ## the speed table, peers side by side (root)
 	@$(VENV)/bin/python -m benchmarks
 
 check: setup ## style and types only

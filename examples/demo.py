@@ -99,7 +99,7 @@ def main() -> None:
     data_dir = scratch / "data"
     up = False
     try:
-        print("bellglass up")
+        print("bellglass up", flush=True)  # its steps come on standard error
         installation = cli("up", "--detach", "--data-dir", str(data_dir), "--port", "0")
         up = True
         print("the job, through the SDK")

@@ -18,6 +18,7 @@ The cache folder (templates, blank disks) is shared by all installations of a ho
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,6 +48,11 @@ class DataDir:
     runc_root = property(lambda self: self.run_dir / "runc")
     supervisor_file = property(lambda self: self.run_dir / "supervisor.json")
     logs_dir = property(lambda self: self.root / "logs")
+
+    @property
+    def option(self) -> str:
+        """What a command line needs to mean this folder: nothing for the usual one."""
+        return "" if self.root == default_data_dir() else f" --data-dir {shlex.quote(str(self.root))}"
 
     def sandbox_dir(self, sandbox_id: str) -> Path:
         return self.sandboxes_dir / sandbox_id

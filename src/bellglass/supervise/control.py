@@ -58,6 +58,7 @@ class Lock:
 
     def __init__(self, data: DataDir) -> None:
         self._file: Path = data.lock_file
+        self._option = data.option
         self._descriptor: int | None = None
 
     def take(self) -> None:
@@ -69,7 +70,7 @@ class Lock:
             os.close(descriptor)
             raise Conflict(
                 f"{self._file.parent} is in use by a running installation",
-                hint="`bellglass status` shows it, `bellglass down` stops it",
+                hint=f"`bellglass status{self._option}` shows it, `bellglass down{self._option}` stops it",
             ) from None
         self._descriptor = descriptor
 

@@ -85,8 +85,13 @@ def _python() -> Check:
 def _root() -> Check:
     if os.geteuid() == 0:
         return Check("root", "ok", "running as root")
-    return Check("root", "missing", f"running as uid {os.geteuid()}: the container tier needs a root helper",
-                 f"sudo {shutil.which('bellglass') or 'bellglass'} doctor")  # fmt: skip
+    found = f"running as uid {os.geteuid()}: the container tier needs a root helper"
+    return Check("root", "missing", found, _as_root())
+
+
+def _as_root() -> str:
+    """In full: sudo's PATH has no venv."""
+    return f"sudo {shutil.which('bellglass') or 'bellglass'} doctor"
 
 
 def _agent() -> Check:
@@ -117,7 +122,7 @@ def _cgroups() -> Check:
     if not unified:
         return Check("cgroups", "missing", "no cgroup2 mount", "mount -t cgroup2 none /sys/fs/cgroup/unified")
     if os.geteuid() != 0:
-        return Check("cgroups", "warn", f"cgroup2 at {unified[0]}; making a group needs root", "sudo bellglass doctor")
+        return Check("cgroups", "warn", f"cgroup2 at {unified[0]}; making a group needs root", _as_root())
     group = Path(unified[0]) / f"bellglass-doctor-{os.getpid()}"
     group.mkdir()
     try:
@@ -144,7 +149,7 @@ def _user_namespaces() -> Check:
 def _loop_devices() -> Check:
     if os.geteuid() != 0:
         present = Path("/dev/loop-control").exists()
-        return Check("loop devices", "warn" if present else "missing", "trying one needs root", "sudo bellglass doctor")
+        return Check("loop devices", "warn" if present else "missing", "trying one needs root", _as_root())
     losetup = shutil.which("losetup", path="/usr/sbin:/sbin:/usr/bin:/bin")
     if losetup is None:
         return Check("loop devices", "missing", "no losetup", "apt-get install mount util-linux")
@@ -212,10 +217,10 @@ def _tier(data: DataDir) -> Check:
         try:
             tiers = control.ask_node(data, "node.info")["tiers"]
         except BellglassError as error:
-            return Check("container tier", "warn", str(error), "sudo bellglass doctor")
+            return Check("container tier", "warn", str(error), _as_root())
         return _tier_check(tiers)
     if os.geteuid() != 0:
-        return Check("container tier", "warn", "starting one needs root", "sudo bellglass doctor")
+        return Check("container tier", "warn", "starting one needs root", _as_root())
     with tempfile.TemporaryDirectory(prefix="bellglass-doctor-", dir="/var/tmp") as folder:
         scratch = DataDir(Path(folder) / "data")
         try:

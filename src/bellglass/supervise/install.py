@@ -80,7 +80,8 @@ def read_installation_id(data: DataDir) -> str:
     try:
         identifier = json.loads(data.installation_file.read_text())["id"]
     except FileNotFoundError as error:
-        raise InvalidRequest(f"there is no installation in {data.root}", hint="`bellglass up` makes one") from error
+        hint = f"`bellglass up{data.option}` makes one"
+        raise InvalidRequest(f"there is no installation in {data.root}", hint=hint) from error
     if not INSTALLATION_ID.match(identifier):
         raise InvalidRequest(f"{data.installation_file} holds no installation id")
     return identifier

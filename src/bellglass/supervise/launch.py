@@ -82,8 +82,10 @@ def start_server(installation: Installation, *, listen: str | None, port: int | 
         _drop(installation.server)
         os.execve(argv[0], argv, variables)
 
-    pid, output = _fork(become, installation.data.logs_dir / "server.log")
-    return _await_ready("server", pid, output, installation.data.logs_dir / "server.log")
+    log_file = installation.data.logs_dir / "server.log"
+    begun = _size(log_file)
+    pid, output = _fork(become, log_file)
+    return _await_ready("server", pid, output, log_file, begun)
 
 
 def start_node(installation: Installation, *, with_helper: bool) -> Started:
@@ -103,11 +105,13 @@ def start_node(installation: Installation, *, with_helper: bool) -> Started:
         _drop(installation.node)
         os.execve(argv[0], argv, variables)
 
-    pid, output = _fork(become, installation.data.logs_dir / "node.log")
+    log_file = installation.data.logs_dir / "node.log"
+    begun = _size(log_file)
+    pid, output = _fork(become, log_file)
     os.close(report_write)
     with os.fdopen(report_read, "rb") as report:
         raw = report.read()
-    started = _await_ready("node", pid, output, installation.data.logs_dir / "node.log")
+    started = _await_ready("node", pid, output, log_file, begun)
     return Started(started.process, started.ready, ProcessId.of(int(raw)) if raw else None)
 
 
@@ -122,6 +126,7 @@ def start_lxcfs(installation: Installation, program: str) -> ProcessId:
         os.umask(0o022)
         os.execve(program, argv, {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"})
 
+    begun = _size(log_file)
     pid, output = _fork(become, log_file)
     os.close(output)
     process = ProcessId.of(pid)
@@ -132,7 +137,7 @@ def start_lxcfs(installation: Installation, program: str) -> ProcessId:
         if not process.alive() or time.monotonic() > deadline:
             process.stop(1.0)
             reap(process)
-            raise SandboxFailed("lxcfs did not come up", hint=f"see {log_file}")
+            raise _did_not_start("lxcfs", log_file, begun)
         time.sleep(0.01)
     return process
 
@@ -199,7 +204,7 @@ def _drop(identity: Identity) -> None:
         raise OSError("prctl(PR_SET_NO_NEW_PRIVS) failed")
 
 
-def _await_ready(name: str, pid: int, output: int, log_file: Path) -> Started:
+def _await_ready(name: str, pid: int, output: int, log_file: Path, begun: int) -> Started:
     """The daemon's ready line. Raises SandboxFailed with the end of its log when it dies or stays silent."""
     deadline = time.monotonic() + READY_TIMEOUT_S
     raw = b""
@@ -225,8 +230,17 @@ def _await_ready(name: str, pid: int, output: int, log_file: Path) -> Started:
     if process is not None:
         process.stop(1.0)
         reap(process)
-    tail = log_file.read_text(errors="replace").strip().splitlines()[-12:]
-    raise SandboxFailed(f"the {name} did not start:\n  " + "\n  ".join(tail), hint=f"the whole log: {log_file}")
+    raise _did_not_start(f"the {name}", log_file, begun)
+
+
+def _did_not_start(what: str, log_file: Path, begun: int) -> SandboxFailed:
+    """With the last lines that this start wrote: what stands before `begun` are earlier ones' errors."""
+    lines = log_file.read_bytes()[begun:].decode(errors="replace").strip().splitlines()[-12:]
+    return SandboxFailed("\n  ".join([f"{what} did not start:", *lines]), hint=f"the whole log: {log_file}")
+
+
+def _size(log_file: Path) -> int:
+    return log_file.stat().st_size if log_file.exists() else 0
 
 
 def reap(process: ProcessId) -> None:

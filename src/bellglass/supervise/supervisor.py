@@ -11,7 +11,6 @@ import select
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ from typing import Any
 
 from bellglass import __version__
 from bellglass.datadir import DataDir
-from bellglass.errors import BellglassError, NotSupported, SandboxFailed
+from bellglass.errors import BellglassError, SandboxFailed
 from bellglass.model import now
 from bellglass.settings import Settings
 from bellglass.supervise import launch, profile
@@ -54,11 +53,6 @@ class Supervisor:
 
     def start(self) -> profile.Profile:
         """Bring everything up. On failure what was started is stopped again."""
-        if self.uses_helper and os.geteuid() != 0:
-            raise NotSupported(
-                "the container tier needs root for its helper",
-                hint=f"run: sudo {shutil.which('bellglass') or sys.argv[0]} up",
-            )
         self._stop_orphans()
         self.processes["supervisor"] = ProcessId.of(os.getpid())
         try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from typing import Any
 
 from bellglass import settings as settings_module
 from bellglass.datadir import DataDir, cache_dir
-from bellglass.errors import BellglassError, InternalError, SandboxFailed, from_dict
+from bellglass.errors import BellglassError, InternalError, NotSupported, SandboxFailed, from_dict
 from bellglass.settings import Settings
 from bellglass.supervise import profile
 from bellglass.supervise.control import Lock
@@ -34,6 +35,13 @@ def templates_dir(settings: Settings) -> Path:
 def start(data: DataDir, *, listen: str | None, port: int | None, say: Say) -> tuple[Supervisor, Profile]:
     """Prepare and start. Raises BellglassError with the next step; nothing of it then runs."""
     settings = settings_module.load(data.settings_file)
+    uses_helper = settings["node.driver"] != "fake"
+    if uses_helper and os.geteuid() != 0:
+        raise NotSupported(
+            "the container tier needs root for its helper",
+            # In full: sudo's PATH has no venv.
+            hint=f"run: sudo {shutil.which('bellglass') or sys.argv[0]} up{data.option}",
+        )
     require_agent()
     block_signals()
     begun = time.monotonic()
@@ -41,7 +49,7 @@ def start(data: DataDir, *, listen: str | None, port: int | None, say: Say) -> t
     lock = Lock(data)
     lock.take()
     say(f"data folder {data.root}, installation {installation.id}", time.monotonic() - begun)
-    if settings["node.driver"] != "fake":
+    if uses_helper:
         ensure_base_template(settings, say)
     supervisor = Supervisor(installation, settings, listen, port, say, lock)
     found = supervisor.start()
