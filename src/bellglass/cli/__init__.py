@@ -42,6 +42,7 @@ NOUNS: dict[str, Noun] = {
     "keys": Noun("bellglass.cli.keys:app", "API keys: create, ls, rm."),
     "templates": Noun("bellglass.cli.templates:app", "Templates: ls."),
 }
+ENDS_IN_COMMAND = ("run", "exec")
 
 
 def _program(noun: str | None) -> typer.Typer:
@@ -66,6 +67,10 @@ def _program(noun: str | None) -> typer.Typer:
             loaded = getattr(importlib.import_module(module), attribute)
             if isinstance(loaded, typer.Typer):
                 program.add_typer(loaded, name=name, help=help)
+            elif name in ENDS_IN_COMMAND:
+                from bellglass.cli._words import EndsInCommand
+
+                program.command(name, help=help, cls=EndsInCommand)(loaded)
             else:
                 program.command(name, help=help)(loaded)
     return program
@@ -97,7 +102,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BellglassError as error:
         return _fail(error.message, error.hint)
     except typer.TyperException as error:
-        _fail(error.format_message(), f"`bellglass {noun + ' ' if noun else ''}--help` shows how")
+        context = getattr(error, "ctx", None)
+        _fail(error.format_message(), f"`{context.command_path if context else 'bellglass'} --help` shows how")
         return error.exit_code
     except typer.Exit as stop:
         return stop.exit_code

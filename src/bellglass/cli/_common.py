@@ -41,10 +41,12 @@ def pairs(given: Iterable[str] | None, option: str, *, environment: bool = False
     found: dict[str, str] = {}
     for word in given or ():
         name, equals, value = word.partition("=")
-        if not equals and environment and name in os.environ:
+        if not equals and name and environment:
+            if name not in os.environ:
+                raise InvalidRequest(f"{option}: {name!r} is not set here", hint=f"set it, or give {name}=VALUE")
             value = os.environ[name]
         elif not equals or not name:
-            raise InvalidRequest(f"{option}: {word!r} is not of the form NAME=VALUE")
+            raise InvalidRequest(f"{option}: {word!r} is not of the form {'NAME' if environment else 'KEY'}=VALUE")
         found[name] = value
     return found
 

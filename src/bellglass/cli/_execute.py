@@ -37,7 +37,7 @@ def execute(
     user: str | None,
     timeout: str | None,
 ) -> int:
-    """Run it to its end; ctrl-c kills it. Returns the exit code for ours."""
+    """Run it to its end; ctrl-c and a reader that goes away kill it. Returns the exit code for ours."""
     if not words:
         raise InvalidCommand("command: there is none", hint="it goes after --, as in `-- python3 main.py`")
     planned = make_command(
@@ -50,13 +50,13 @@ def execute(
     )
     try:
         result = run(box._transport, box.id, planned, create=True, on_chunk=None if as_json else _print)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, BrokenPipeError):  # nobody reads on: `| head`
         _kill(box, planned.id)
         raise
     if as_json:
         print_json(as_document(result))
     elif result.timed_out or result.oom_killed:
-        what = "ran into its timeout" if result.timed_out else "was killed: out of memory"
+        what = "ran into its timeout (--timeout sets another)" if result.timed_out else "was killed: out of memory"
         print(f"bellglass: the command {what}", file=sys.stderr)
     return result.exit_code
 

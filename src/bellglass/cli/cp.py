@@ -42,9 +42,10 @@ def command(
 ) -> None:
     here, there = parse_place(source), parse_place(destination)
     if (here.box is None) == (there.box is None):
+        where = "on this machine" if here.box is None else "in a sandbox"
         raise InvalidRequest(
-            "one of the two is in a sandbox and the other one is here",
-            hint="a path in a sandbox looks like sb...:/path",
+            f"{source!r} and {destination!r} are both {where}",
+            hint="one of the two is ID:PATH in a sandbox, with an id (no name) from `bellglass ls`; the other is here",
         )
     box = Sandbox.connect(here.box or there.box or "")
     try:

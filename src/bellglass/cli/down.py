@@ -32,5 +32,6 @@ def command(
     if as_json:
         print(json.dumps({"deleted": outcome.deleted, "left_running": outcome.left_running, "was_up": outcome.was_up}))
     else:
-        left = f", {outcome.left_running} sandboxes run on" if outcome.left_running else ""
+        count = outcome.left_running
+        left = f", {count} {'sandbox runs' if count == 1 else 'sandboxes run'} on" if count else ""
         print(f"bellglass is down{left} ({time.monotonic() - begun:.1f} s)")

@@ -102,7 +102,7 @@ def ls(
             c.print_json(key)
         return
     rows = [
-        (key.id, key.project_name, key.label, c.age(key.created_at), c.age(key.last_used_at), key.revoked_at)
+        (key.id, key.project_name, key.label, c.age(key.created_at), c.age(key.last_used_at), c.age(key.revoked_at))
         for key in keys
     ]
     c.print_table(["id", "project", "label", "age", "last used", "revoked"], rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import shlex
 import sys
 from typing import Annotated
 
@@ -45,7 +46,7 @@ def _list(box: Sandbox, *, as_json: bool) -> None:
         return
     rows = []
     for info in box.executions():
-        shown = info.command if isinstance(info.command, str) else " ".join(info.command)
+        shown = info.command if isinstance(info.command, str) else shlex.join(info.command)
         rows.append((info.id, info.state, info.exit_code, c.age(info.started_at), info.output_bytes, shown[:60]))
     c.print_table(["id", "state", "code", "age", "bytes", "command"], rows)
 

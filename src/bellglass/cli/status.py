@@ -51,7 +51,7 @@ def _show(found: dict[str, Any]) -> None:
     console.print(tiers)
     capacity = found["capacity"]
     console.print(
-        f"{found['counts']['sandboxes']} sandboxes; {capacity['cpus']} CPUs, memory promised: "
+        f"sandboxes: {found['counts']['sandboxes']}; {capacity['cpus']} CPUs, memory promised: "
         f"{format_size(capacity['memory_committed_bytes'])} of {format_size(capacity['memory_bytes'])}, "
         f"{format_size(capacity['disk_free_bytes'])} of disk free"
     )

@@ -121,13 +121,14 @@ def dump(body: Any) -> bytes:
 def sandbox_path(sandbox_id: str) -> str:
     """Raises NotFound for what can't be an id, as the server would."""
     if not isinstance(sandbox_id, str) or not SANDBOX_ID.match(sandbox_id):
-        raise NotFound(f"there is no sandbox {sandbox_id!r}", hint="`bellglass ls` lists those that there are")
+        raise NotFound(f"there is no sandbox {sandbox_id!r}", hint="`bellglass ls` shows the ids; a name is not one")
     return f"/v1/sandboxes/{sandbox_id}"
 
 
 def execution_path(sandbox_id: str, execution_id: str) -> str:
     if not isinstance(execution_id, str) or not EXECUTION_ID.match(execution_id):
-        raise NotFound(f"there is no execution {execution_id!r} in {sandbox_id}")
+        hint = f"`bellglass logs {sandbox_id} --list` lists them"
+        raise NotFound(f"there is no execution {execution_id!r} in {sandbox_id}", hint=hint)
     return f"{sandbox_path(sandbox_id)}/executions/{execution_id}"
 
 
@@ -148,7 +149,7 @@ def connection_error(error: Exception, api_url: str) -> BellglassError:
     if isinstance(error, _CONNECT_ERRORS):
         return ConnectionFailed(
             f"no answer from {api_url}: {why}",
-            hint="is the server running? `bellglass up` starts it, `bellglass status` shows it",
+            hint="does it run there? `bellglass status` tells and `bellglass up` starts it, both with its --data-dir",
             details={"url": api_url, "stage": "connect"},
         )
     if isinstance(error, httpcore2.LocalProtocolError):

@@ -93,7 +93,11 @@ class PartialFile:
         self._kept = False
 
     def __enter__(self) -> Self:
-        descriptor, name = tempfile.mkstemp(dir=self._place.parent, prefix=f".{self._place.name[:64]}.")
+        folder = self._place.parent
+        try:
+            descriptor, name = tempfile.mkstemp(dir=folder, prefix=f".{self._place.name[:64]}.")
+        except OSError as error:  # of the folder: the passing name says nothing to anyone
+            raise OSError(error.errno, error.strerror, str(folder)) from error
         self._temporary = Path(name)
         self._file = os.fdopen(descriptor, "wb", buffering=0)
         return self

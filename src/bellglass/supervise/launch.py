@@ -236,7 +236,10 @@ def _await_ready(name: str, pid: int, output: int, log_file: Path, begun: int) -
 def _did_not_start(what: str, log_file: Path, begun: int) -> SandboxFailed:
     """With the last lines that this start wrote: what stands before `begun` are earlier ones' errors."""
     lines = log_file.read_bytes()[begun:].decode(errors="replace").strip().splitlines()[-12:]
-    return SandboxFailed("\n  ".join([f"{what} did not start:", *lines]), hint=f"the whole log: {log_file}")
+    hint = f"the whole log: {log_file}"
+    if lines and lines[-1].endswith("Address already in use"):
+        hint = "choose another --port; 0 takes a free one"
+    return SandboxFailed("\n  ".join([f"{what} did not start:", *lines]), hint=hint)
 
 
 def _size(log_file: Path) -> int:

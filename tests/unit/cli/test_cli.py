@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from bellglass.cli import NOUNS, main
+from bellglass.cli._words import end_options
 from bellglass.cli.cp import Place, parse_place
 
 
@@ -173,6 +174,10 @@ def test_templates(run: Callable[..., Done]) -> None:
         (["exec", "sbnope", "--", "true"], 1, "sbnope"),
         (["rm", "../x"], 1, "../x"),
         (["create", "--get-or-create"], 2, "--name"),
+        (["run", "--env", "NOT_SET", "--", "true"], 1, "'NOT_SET' is not set"),
+        (["create", "--label", "x"], 1, "KEY=VALUE"),
+        (["keys", "create"], 2, "`bellglass keys create --help`"),
+        (["cp", "a", "box:b"], 1, "'a' and 'box:b' are both on this machine"),
     ],
 )
 def test_errors_are_one_line_and_a_hint(
@@ -255,6 +260,26 @@ def test_a_reader_that_goes_away_is_no_traceback(server: Any) -> None:
     assert server.app.boxes == {}
 
 
+def test_a_reader_that_goes_away_ends_the_command(run: Callable[..., Done], server: Any) -> None:
+    id = run("create").out.strip()
+    process = start("exec", id, "--", "yes")
+    assert process.stdout is not None
+    process.stdout.read(10)
+    process.stdout.close()
+    assert process.stderr is not None and process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait(30) in (1, 141) and all(run.done for run in server.app.runs.values())
+    run("rm", id)
+
+
+def test_a_folder_that_is_missing_here_is_named(run: Callable[..., Done], tmp_path: Path) -> None:
+    id = run("create").out.strip()
+    (tmp_path / "a").write_text("a")
+    assert run("cp", str(tmp_path / "a"), f"{id}:a").code == 0
+    assert run("cp", f"{id}:a", str(tmp_path / "no/a")).err == f"error: {tmp_path}/no: No such file or directory\n"
+    run("rm", id)
+
+
 def test_help_of_every_noun(run: Callable[..., Done]) -> None:
     listed = run("--help")
     assert listed.code == 0
@@ -277,3 +302,31 @@ def test_help_is_fast() -> None:
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     assert min(times) < 0.5, times
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        (["python3", "-c", "1"], ["--", "python3", "-c", "1"]),
+        (["--", "python3", "-c", "1"], ["--", "python3", "-c", "1"]),
+        (["--timeout", "3", "-ie", "A=b", "ls", "--x"], ["--timeout", "3", "-ie", "A=b", "--", "ls", "--x"]),
+        (["--timeout=3", "-iuroot", "-c", "a | b"], ["--timeout=3", "-iuroot", "-c", "--", "a | b"]),
+        (["-", "x"], ["--", "-", "x"]),
+        (["--timeout"], ["--timeout"]),
+    ],
+)
+def test_options_end_at_the_command(given: list[str], meant: list[str]) -> None:
+    valued = {"--timeout", "--env", "-e", "--user", "-u"}
+    assert end_options(given, before=0, valued=valued) == meant
+    with_id = end_options(["sb1", *given], before=1, valued=valued)
+    assert with_id == ["sb1", *meant] and end_options(with_id, before=1, valued=valued) == with_id
+
+
+def test_a_command_keeps_its_options(run: Callable[..., Done], fake: Any) -> None:
+    assert run("run", "sh", "-c", "echo $0 $1", "x", "--json").out == "x --json\n"
+    id = run("create").out.strip()
+    assert run("exec", id, "--env", "A=1", "sh", "-c", "echo $A").out == "1\n"
+    assert run("exec", id, "-e", "A=1", "-c", "echo", "$A").out == "1\n"
+    listed = run("logs", id, "--list").out
+    assert "sh -c 'echo $A'" in listed
+    run("rm", id)

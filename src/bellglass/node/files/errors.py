@@ -41,7 +41,7 @@ _BY_ERRNO: dict[int, type[BellglassError]] = {
     errno.EBUSY: FilePermission,
 }
 _HINTS: dict[type[BellglassError], str] = {
-    FilePermission: "act as another user with user=, or change the permissions inside",
+    FilePermission: "act as another user (`user=`, or `--user root`), or change the permissions inside",
     DiskFull: "remove files, or create the sandbox with more disk",
     FileExists: "choose another name, or allow overwriting",
     FileTypeMismatch: "only regular files are read and written",

@@ -98,7 +98,7 @@ def find_template(name: str, info: NodeInfo) -> TemplateInfo:
     names = sorted(template.name for template in info.templates)
     there = f"there are: {', '.join(names)}" if names else "none is built yet: `make template` builds base"
     hint = did_you_mean(name, names)
-    raise refuse("template", name, f"is unknown; {there}", hint or there)
+    raise refuse("template", name, f"is unknown; {there}" if hint else "is unknown", hint or there)
 
 
 def lifetime(value: object, field: str) -> float:
