@@ -74,11 +74,11 @@ def run(data: DataDir) -> Iterator[Check]:
 def _python() -> Check:
     version = ".".join(map(str, sys.version_info[:3]))
     try:
-        import fastapi  # noqa: F401
-        import sqlalchemy  # noqa: F401
-        import uvloop  # noqa: F401
-    except ImportError as error:
-        return Check("python", "missing", f"{version}, but {error}", "pip install 'bellglass[server]'")
+        up.require_packages()
+    except BellglassError as error:
+        return Check(
+            "python", "missing", f"{version}, but {error.message}", "pip install '.[server]' (in the checkout)"
+        )
     return Check("python", "ok", f"{version} with the server's packages")
 
 

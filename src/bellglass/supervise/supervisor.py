@@ -67,10 +67,14 @@ class Supervisor:
         return found
 
     def start_node_alone(self) -> None:
-        """Only what deleting sandboxes needs."""
+        """Only what deleting sandboxes needs. On failure what was started is stopped again."""
         self._stop_orphans()
-        self._start_lxcfs()
-        self._start_node()
+        try:
+            self._start_lxcfs()
+            self._start_node()
+        except BaseException:
+            self.stop()
+            raise
 
     def run(self) -> None:
         """Until SIGTERM or SIGINT: restart what dies. The signals must be blocked already (see `block_signals`)."""

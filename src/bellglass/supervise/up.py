@@ -12,6 +12,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ def start(data: DataDir, *, listen: str | None, port: int | None, say: Say) -> t
             # In full: sudo's PATH has no venv.
             hint=f"run: sudo {shutil.which('bellglass') or sys.argv[0]} up{data.option}",
         )
+    require_packages()
     require_agent()
     block_signals()
     begun = time.monotonic()
@@ -54,6 +56,16 @@ def start(data: DataDir, *, listen: str | None, port: int | None, say: Say) -> t
     supervisor = Supervisor(installation, settings, listen, port, say, lock)
     found = supervisor.start()
     return supervisor, found
+
+
+def require_packages() -> None:
+    """The client alone installs without them. Raises SandboxFailed."""
+    missing = [name for name in ("fastapi", "sqlalchemy", "structlog", "uvloop") if find_spec(name) is None]
+    if missing:
+        raise SandboxFailed(
+            f"the server's packages are not installed: {', '.join(missing)}",
+            hint="run in the checkout: pip install '.[server]'",
+        )
 
 
 def require_agent() -> Path:
