@@ -34,7 +34,7 @@ def _show(found: dict[str, Any]) -> None:
 
     from bellglass.units import format_size
 
-    console = Console()
+    console = Console(highlight=False, markup=False, soft_wrap=True)
     place = f"up at {found['api_url']}" if found["up"] else "down"
     console.print(f"bellglass {found['versions']['bellglass']} in {found['data_dir']}: {place}")
     daemons = Table("daemon", "pid", "memory (PSS)", box=None)
@@ -42,6 +42,8 @@ def _show(found: dict[str, Any]) -> None:
         pss = found["pss_bytes"].get(name)
         daemons.add_row(name, str(pid), format_size(pss) if pss is not None else "")
     console.print(daemons)
+    if not found["up"]:
+        console.print(f"start it: bellglass up{DataDir(Path(found['data_dir'])).option}")
     if not found["node"]:
         return
     tiers = Table("tier", "runtime", "usable", box=None)

@@ -113,7 +113,7 @@ def _program(name: str, arguments: list[str], fix: str) -> Check:
     lines = (done.stdout + done.stderr).strip().splitlines()
     if done.returncode:
         return Check(name, "missing", f"{path} exits with {done.returncode}: {lines[-1] if lines else ''}", fix)
-    return Check(name, "ok", lines[0] if lines else path)
+    return Check(name, "ok", lines[0].strip('"') if lines else path)
 
 
 def _cgroups() -> Check:
