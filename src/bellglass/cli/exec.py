@@ -14,7 +14,10 @@ from bellglass.sdk._face import Sandbox
 def command(
     id: Annotated[str, typer.Argument(help="The sandbox.")],
     words: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="The command and its arguments.")],
-    timeout: Annotated[str | None, typer.Option(help='Kill it after this long, such as "30s".')] = None,
+    timeout: Annotated[
+        str | None,
+        typer.Option(help='Kill it after this long, such as "30s"; default 5m, at most 10m (any with --detach).'),
+    ] = None,
     env: c.Env = None,
     user: c.User = None,
     cwd: Annotated[str | None, typer.Option(help="Working directory.")] = None,

@@ -17,7 +17,9 @@ from bellglass.sdk._face import Sandbox
 def command(
     words: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="The command and its arguments.")],
     template: Annotated[str, typer.Option("--template", "-t", help="Template to start from.")] = "base",
-    timeout: Annotated[str | None, typer.Option(help='Kill the command after this long, such as "30s".')] = None,
+    timeout: Annotated[
+        str | None, typer.Option(help='Kill it after this long, such as "30s"; default 5m, at most 10m.')
+    ] = None,
     cpus: c.Cpus = None,
     memory: c.Memory = None,
     disk: c.Disk = None,

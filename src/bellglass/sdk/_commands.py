@@ -60,7 +60,7 @@ def command(
         if not detach and seconds > MAX_EXEC_TIMEOUT_S:
             raise InvalidRequest(
                 f"timeout: {timeout!r} is over the {MAX_EXEC_TIMEOUT_S:.0f} s that exec() waits",
-                hint="use start() for long commands: it returns at once and takes any timeout",
+                hint="use start() (`bellglass exec --detach`) for long commands; it takes any timeout",
                 details={"field": "timeout"},
             )
         body["timeout"] = timeout

@@ -58,7 +58,7 @@ class Sized:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
                 os.close(descriptor)
-                raise InvalidRequest(f"{source} is not a file", hint="upload_dir() copies folders")
+                raise InvalidRequest(f"{source} is not a file", hint="regular files go, and folders by upload_dir()")
             file = self._stack.enter_context(os.fdopen(descriptor, "rb", buffering=0))
             self._file, self.size, self.permissions = file, status.st_size, stat.S_IMODE(status.st_mode) & 0o777
         elif hasattr(source, "read"):
