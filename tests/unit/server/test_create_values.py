@@ -94,7 +94,8 @@ def test_hints() -> None:
         assert hint in str(refusal.value.hint)
     with pytest.raises(InvalidRequest) as refusal:
         settled(template="nothing-like-it")
-    assert "base, python-3" in refusal.value.message
+    assert refusal.value.message == "template: 'nothing-like-it' is unknown"
+    assert "base, python-3" in str(refusal.value.hint), "the list stands in one of the two"
 
 
 def test_isolation() -> None:
