@@ -240,12 +240,17 @@ PLANTS = {
 @pytest.mark.parametrize("name", PLANTS)
 def test_planted_leak_is_seen(scope: Scope, name: str) -> None:
     late = "late" in name
-    before = settled_snapshot(scope) if late else snapshot(scope)
-    assert difference(before, snapshot(scope), late=late) == []
-    with PLANTS[name](scope) as expected:
-        with pytest.raises(LeakFound) as raised:
-            assert_no_leak(before, deadline_s=0.3, late=late)
-        assert expected in str(raised.value)
+    for _ in range(6):
+        before = settled_snapshot(scope) if late else snapshot(scope)
+        with PLANTS[name](scope) as expected:
+            seen = ""
+            try:
+                assert_no_leak(before, deadline_s=0.3, late=late)
+            except LeakFound as error:
+                seen = str(error)
+        if expected in seen or not name.startswith("kernel's"):
+            break  # else others on the host may have made or ended namespaces meanwhile: a count tells not whose
+    assert expected in seen
     assert_no_leak(before, deadline_s=5, late=late)
 
 
