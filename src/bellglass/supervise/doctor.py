@@ -226,7 +226,8 @@ def _tier(data: DataDir) -> Check:
         try:
             return _tier_check(_probe_in(scratch))
         except BellglassError as error:
-            return Check("container tier", "missing", error.message, error.hint)
+            # A log in the scratch folder goes with it; its end is in the message.
+            return Check("container tier", "missing", error.message, None if folder in str(error.hint) else error.hint)
 
 
 def _probe_in(scratch: DataDir) -> list[dict[str, Any]]:
@@ -234,6 +235,7 @@ def _probe_in(scratch: DataDir) -> list[dict[str, Any]]:
     from bellglass.supervise.supervisor import Supervisor
 
     scratch.root.parent.chmod(0o711)
+    up.require_packages()
     up.require_agent()
     settings = settings_module.load(None)
     lock = control.Lock(scratch)
