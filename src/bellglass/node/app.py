@@ -130,10 +130,11 @@ class Node:
             raise
 
     async def tiers(self) -> list[TierReport]:
-        """What the driver proved at its first asking."""
-        if self._probe is None or self._probe.cancelled() or (self._probe.done() and self._probe.exception()):
-            self._probe = asyncio.get_running_loop().create_task(self.driver.probe(), name="probe")
-        return [await asyncio.shield(self._probe)]
+        """What the driver has proved; what it could not prove is tried again at the next asking."""
+        probe = self._probe
+        if probe is None or (probe.done() and (probe.cancelled() or probe.exception() or not probe.result().usable)):
+            probe = self._probe = asyncio.get_running_loop().create_task(self.driver.probe(), name="probe")
+        return [await asyncio.shield(probe)]
 
     def helper_pid(self) -> int | None:
         return getattr(self.driver, "helper_pid", None)

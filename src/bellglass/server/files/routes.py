@@ -104,7 +104,7 @@ async def write(
     stream = await services.files.open(
         project_of(request), sandbox_id, "file.write", params, context_of(request).request_id, body=True
     )
-    result = await send_body(request, stream, principal_of(request).key, limit)
+    result = await send_body(request, stream, principal_of(request).key, limit, whole_frames=True)
     return answer(result["info"], 201 if result.get("created") else 200)
 
 
@@ -153,7 +153,7 @@ async def archive_write(
     stream = await services.files.open(
         project_of(request), sandbox_id, "file.archive_write", params, context_of(request).request_id, body=True
     )
-    return answer(await send_body(request, stream, principal_of(request).key, limit))
+    return answer(await send_body(request, stream, principal_of(request).key, limit, whole_frames=True))
 
 
 def file_head(result: dict[str, Any], span: ranges.Span | None) -> Head:
