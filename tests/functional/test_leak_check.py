@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -77,6 +78,17 @@ def plant_process_by_uid(scope: Scope) -> Iterator[str]:
         yield "process: "
 
 
+def remove_group(folder: Path) -> None:
+    deadline = time.monotonic() + 5
+    while True:
+        try:
+            return folder.rmdir()
+        except OSError as error:  # EBUSY for a moment after its last process has gone
+            if error.errno != errno.EBUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+
+
 @contextlib.contextmanager
 def plant_process_by_cgroup(scope: Scope) -> Iterator[str]:
     folder = kernel.CGROUP_ROOT / "unified" / f"bellglass-{scope.installation}-x"
@@ -85,7 +97,7 @@ def plant_process_by_cgroup(scope: Scope) -> Iterator[str]:
         (folder / "cgroup.procs").write_text(str(process.pid))
         yield "process: sleep 600"
         (folder.parent / "cgroup.procs").write_text(str(process.pid))
-    folder.rmdir()
+    remove_group(folder)
 
 
 @contextlib.contextmanager
