@@ -27,9 +27,18 @@ def command(
 
     data = DataDir((data_dir or default_data_dir()).absolute())
 
-    def say(step: str, seconds: float) -> None:
+    def done(step: str, seconds: float) -> None:
         # Standard output belongs to the answer when that is JSON.
         print(f"  ok  {step}  ({seconds:.2f} s)", file=sys.stderr if as_json else sys.stdout, flush=True)
+
+    building = up.BuildProgress("base")
+
+    def say(step: str, seconds: float) -> None:
+        if step.startswith(up.BUILD_PREFIX) and not as_json and sys.stdout.isatty():
+            building.show(step.removeprefix(up.BUILD_PREFIX))
+        else:
+            building.stop()
+            done(step, seconds)
 
     def ready(found: Profile) -> None:
         if as_json:
@@ -40,7 +49,10 @@ def command(
             print(f"bellglass is up at {found.api_url}", flush=True)
             print('try: bellglass run -- python3 -c "print(42)"', flush=True)
 
-    if detach:
-        ready(up.run_detached(data, listen=listen, port=port, say=say))
-    else:
-        up.run_foreground(data, listen=listen, port=port, say=say, ready=ready)
+    try:
+        if detach:
+            ready(up.run_detached(data, listen=listen, port=port, say=say))
+        else:
+            up.run_foreground(data, listen=listen, port=port, say=say, ready=ready)
+    finally:
+        building.stop()

@@ -19,6 +19,7 @@ from typing import Any
 from bellglass import settings as settings_module
 from bellglass.datadir import DataDir, cache_dir
 from bellglass.errors import BellglassError, InternalError, NotSupported, SandboxFailed, from_dict
+from bellglass.node.image.progress import BuildProgress
 from bellglass.settings import Settings
 from bellglass.supervise import profile
 from bellglass.supervise.control import Lock
@@ -26,6 +27,9 @@ from bellglass.supervise.install import prepare
 from bellglass.supervise.profile import Profile
 from bellglass.supervise.supervisor import Say, Supervisor, block_signals
 
+BUILD_PREFIX = "template base: "
+"""Steps that begin so are phases of the build; the step without a colon ends it."""
+__all__ = ["BuildProgress", "ensure_base_template", "require_agent", "run_detached", "run_foreground", "start"]
 AGENT_DIR = Path(__file__).resolve().parents[1] / "_agent"
 
 
@@ -87,7 +91,7 @@ def ensure_base_template(settings: Settings, say: Say) -> None:
         wanted,
         templates_dir(settings),
         extra_ca=extra_ca,
-        progress=lambda phase: say(f"template base: {phase}", time.monotonic() - begun),
+        progress=lambda phase: say(f"{BUILD_PREFIX}{phase}", time.monotonic() - begun),
     )
     say(f"template base {built.digest[:12]}", time.monotonic() - begun)
 

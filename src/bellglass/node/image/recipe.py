@@ -178,9 +178,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     # Imported here: build.py needs this module's types.
     from bellglass.node.image.build import build
+    from bellglass.node.image.progress import BuildProgress
 
     try:
-        template = build(find(options.name), options.templates_dir, extra_ca=options.extra_ca, progress=_print)
+        with BuildProgress(options.name) as bar:
+            progress = bar.show if sys.stdout.isatty() else _print
+            template = build(find(options.name), options.templates_dir, extra_ca=options.extra_ca, progress=progress)
     except BellglassError as error:
         print(f"template {options.name}: {error}", file=sys.stderr)
         return 1
