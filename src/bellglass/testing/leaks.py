@@ -152,6 +152,8 @@ def assert_no_leak(before: Resources, *, deadline_s: float = 5.0, late: bool = F
     while left := difference(before, after := snapshot(before.scope), late=late):
         if time.monotonic() >= (deadline if difference(before, after) else late_deadline):
             raise LeakFound(f"left behind {deadline_s:g} s later:\n  " + "\n  ".join(left))
+        if any(line.startswith("kernel's namespaces: net") for line in left):
+            kernel.free_dead_net_namespaces()
         # No one event says that mounts, cgroups, namespaces and files are all gone.
         time.sleep(POLL_S)
 
