@@ -21,6 +21,8 @@ SHARES: tuple[tuple[str, float], ...] = (
     ("measuring", 0.95),
 )
 """The phases that take time, by how their text begins, and the share of a build that lies before each."""
+PHASE_WIDTH = 30
+"""Characters of a phase that stand beside the bar, so that both fit into 80 columns."""
 
 
 def share_before(phase: str) -> float | None:
@@ -37,7 +39,7 @@ class BuildProgress:
         # Drawn when a phase begins and by no thread: the caller may fork.
         self._bar = Progress(
             TextColumn("  template {task.fields[template]}"),
-            BarColumn(bar_width=32),
+            BarColumn(bar_width=24),
             TimeElapsedColumn(),
             TextColumn("{task.description}"),
             console=Console(file=sys.stdout),
@@ -46,11 +48,14 @@ class BuildProgress:
         )
 
     def show(self, phase: str) -> None:
+        share = share_before(phase)
+        if len(phase) > PHASE_WIDTH:
+            phase = phase[: PHASE_WIDTH - 1] + "…"
         if self._task is None:
             self._bar.start()
             self._task = self._bar.add_task(phase, total=1.0, template=self._name)
         self._bar.update(self._task, description=phase)
-        if (share := share_before(phase)) is not None:
+        if share is not None:
             self._bar.update(self._task, completed=share)
         self._bar.refresh()
 
