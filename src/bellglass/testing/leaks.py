@@ -197,7 +197,8 @@ def _process_name(process: kernel.Process) -> str:
     # A daemon that was restarted is the same daemon, while a second one of its kind is a leak.
     if name := _daemon_name(process):
         return name
-    which = f"pid {process.pid}, started {process.start_ticks}, uid {process.uid}, {process.state}"
+    # Not its state: a process that ran before and sleeps now is the same.
+    which = f"pid {process.pid}, started {process.start_ticks}, uid {process.uid}"
     return f"{process.command[:120]} ({which})"
 
 
