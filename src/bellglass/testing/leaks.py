@@ -197,8 +197,9 @@ def _process_name(process: kernel.Process) -> str:
     # A daemon that was restarted is the same daemon, while a second one of its kind is a leak.
     if name := _daemon_name(process):
         return name
-    # Not its state: a process that ran before and sleeps now is the same.
-    which = f"pid {process.pid}, started {process.start_ticks}, uid {process.uid}"
+    # Of its state only the end: a process that ran before and sleeps now is the same.
+    dead = ", dead and not reaped" if process.state == "Z" else ""
+    which = f"pid {process.pid}, started {process.start_ticks}, uid {process.uid}{dead}"
     return f"{process.command[:120]} ({which})"
 
 
