@@ -113,7 +113,7 @@ def plant_process_below_a_daemon(scope: Scope) -> Iterator[str]:
 def plant_zombie(scope: Scope) -> Iterator[str]:
     code = "import os\nif os.fork() == 0: os._exit(0)"
     with ready_child(code, "--data-dir", str(scope.data_dir)):
-        yield ", Z)"
+        yield "dead and not reaped)"
 
 
 @contextlib.contextmanager
