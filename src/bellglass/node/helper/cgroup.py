@@ -131,10 +131,9 @@ def remove(place: Layout, name: str, deadline: float) -> None:
     """The machine's groups with all below, and the installation's where nothing else is in it. Gone is success."""
     for hierarchy in place.hierarchies:
         group = hierarchy / name
-        if group.is_dir():
-            for folder in sorted((path for path in group.rglob("*") if path.is_dir()), reverse=True):
-                _remove_group(folder, deadline)
-            _remove_group(group, deadline)
+        # From below. What others remove meanwhile is no error: os.walk passes over it, where Path.rglob raises.
+        for folder, _, _ in os.walk(group, topdown=False):
+            _remove_group(Path(folder), deadline)
         try:
             group.parent.rmdir()
         except OSError as error:

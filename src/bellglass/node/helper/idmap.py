@@ -24,10 +24,13 @@ def user_namespace(first: int) -> int:
     limits as well. Owned by root, all sandboxes and the host's root would share one count, so `first` owns it.
     """
 
+    parent = os.getpid()
+
     def hold() -> None:
         kernel.prctl(kernel.PR_SET_SECUREBITS, kernel.SECBIT_NO_SETUID_FIXUP)  # keeps the right to unshare
         os.setresgid(first, first, first)
         os.setresuid(first, first, first)
+        kernel.die_with_parent(parent)  # a change of the uid has cleared it
         kernel.unshare(kernel.CLONE_NEWUSER)
         os.kill(os.getpid(), signal.SIGSTOP)
 
@@ -70,12 +73,14 @@ def mount_overlay(lower: str, upper: str, work: str, target: str, first: int) ->
 
 def fork(act: Callable[[], None]) -> int:
     """The pid of a child that runs the function and exits with 0; on an exception it prints the traceback and exits
-    with the errno, or 255."""
+    with the errno, or 255. It dies with its parent."""
+    parent = os.getpid()
     pid = os.fork()
     if pid:
         return pid
     code = 255
     try:
+        kernel.die_with_parent(parent)
         act()
         code = 0
     except BaseException as error:  # noqa: BLE001 - the child must not return into the caller's frames

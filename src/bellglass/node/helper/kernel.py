@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 from pathlib import Path
 
 CLONE_NEWNS = 0x00020000
@@ -68,6 +69,14 @@ def setns(fd: int, flags: int) -> None:
 
 def prctl(option: int, value: int) -> None:
     _check(_libc.prctl(option, value, 0, 0, 0), f"prctl({option}, {value})")
+
+
+def die_with_parent(parent: int) -> None:
+    """SIGKILL to this process when `parent`, which forked it, ends; at once where it has ended already: the kernel
+    sends the signal only for a death after the call. A later change of uid or fsuid clears it."""
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def set_fs_ids(uid: int, gid: int) -> None:

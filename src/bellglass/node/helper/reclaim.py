@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import shutil
 import time
+from contextlib import suppress
+from pathlib import Path
 
 from bellglass.errors import InternalError
 from bellglass.node.helper import cgroup, loop, uids
@@ -42,8 +44,7 @@ def reclaim_locked(context: Context, sandbox_id: str, *, timeout_s: float = TIME
     uids.release(context.installation, sandbox_id, deadline)
 
 
-def _remove_tree(folder: object) -> None:
-    try:
-        shutil.rmtree(str(folder))
-    except FileNotFoundError:
-        return
+def _remove_tree(folder: Path) -> None:
+    while folder.exists():
+        with suppress(FileNotFoundError):  # a dying runtime removes its own: what is left is looked at again
+            shutil.rmtree(folder)

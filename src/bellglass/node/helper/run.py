@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import select
 import shlex
@@ -33,7 +34,7 @@ def run(*argv: str, timeout_s: float, capture: bool = True, env: dict[str, str] 
                 cwd="/",
                 start_new_session=True,
                 # A runtime that outlived a killed helper child would go on starting what is being reclaimed.
-                preexec_fn=_die_with_parent,
+                preexec_fn=functools.partial(kernel.die_with_parent, os.getpid()),
             )
         except FileNotFoundError:
             raise InternalError(f"{argv[0]} is not installed", hint="make setup") from None
@@ -51,10 +52,6 @@ def run(*argv: str, timeout_s: float, capture: bool = True, env: dict[str, str] 
                 f"exit {code}: {shlex.join(argv)}" + (f": {text[-_TAIL_BYTES:].strip()}" if text.strip() else ""),
             )
         return text
-
-
-def _die_with_parent() -> None:
-    kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _ends(pid: int, timeout_s: float) -> bool:
