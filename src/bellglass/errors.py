@@ -181,7 +181,8 @@ class InternalError(ServiceError):
 
 
 class NoCapacity(ServiceError):
-    """`details.resource` is one of `cpu memory disk pids uids`."""
+    """`details.resource` is one of `cpu memory disk pids uids`; where it is a sum, `asked` and `free` are told in CPUs,
+    bytes or processes."""
 
     code, status, retryable = "no_capacity", 503, True
 

@@ -55,6 +55,16 @@ def _factor(value: Any, name: str) -> float:
     return number
 
 
+def _amount(value: Any, name: str) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = -1.0
+    if isinstance(value, bool) or not 0 <= number < 1e6:
+        raise InvalidRequest(f"{name}: {value!r} is not a number from 0", details={"field": name})
+    return number
+
+
 SETTINGS: tuple[Setting, ...] = (
     Setting("server.listen", _string, "127.0.0.1", "address that the API listens on; loopback unless told"),
     Setting("server.port", _count, 7300, "port of the API; 0 takes a free one"),
@@ -68,9 +78,14 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("node.execution_retention", _count, 10_000, "finished executions kept per sandbox"),
     Setting("node.max_executions", _count, 256, "executions that may run at once in one sandbox"),
     Setting("node.max_cpus", _factor, 64.0, "most CPUs of one sandbox"),
-    Setting("node.memory_overcommit", _factor, 4.0, "sum of memory limits over the host's memory"),
-    Setting("node.disk_overcommit", _factor, 20.0, "sum of disk limits over the free disk"),
+    Setting("node.cpu_overcommit", _factor, 64.0, "sum of CPU limits over the host's CPUs beyond the reserve"),
+    Setting("node.cpu_reserve", _amount, 0.0, "CPUs of the host that admission leaves alone"),
+    Setting("node.memory_overcommit", _factor, 4.0, "sum of memory limits over the host's memory beyond the reserve"),
+    Setting("node.memory_reserve", parse_size, 512 * 2**20, "bytes of the host's memory that admission leaves alone"),
+    Setting("node.disk_overcommit", _factor, 20.0, "sum of disks and logs over the free disk beyond the reserve"),
     Setting("node.disk_reserve", parse_size, 2 * 2**30, "free bytes of the host's disk that creates leave alone"),
+    Setting("node.pids_overcommit", _factor, 8.0, "sum of process limits over kernel.pid_max beyond the reserve"),
+    Setting("node.pids_reserve", _count, 4096, "processes of the host that admission leaves alone"),
     Setting("node.extra_ca", _string, "", "PEM file of a CA that templates trust beside Debian's own"),
     Setting("node.templates_dir", _string, "", "folder of built templates; default: templates/ of the cache folder"),
 )

@@ -53,6 +53,23 @@ def test_up_prints_where_it_is_and_status_tells_all_of_it(own):
     assert found["counts"] == {"sandboxes": 0, "templates": len(found["templates"])}
 
 
+def test_status_shows_what_is_committed_and_free(own):
+    free = own.status()["capacity"]["resources"]
+    with own.sandbox(memory="256MiB", disk="256MiB", cpus=0.5, pids=64):
+        now = own.status()["capacity"]["resources"]
+        assert {name: now[name]["committed"] - free[name]["committed"] for name in ("cpu", "memory", "pids")} == {
+            "cpu": 0.5,
+            "memory": 256 << 20,
+            "pids": 64,
+        }
+        assert now["disk"]["committed"] - free["disk"]["committed"] > 256 << 20, "logs count as well"
+        assert now["memory"]["free"] == free["memory"]["free"] - (256 << 20)
+        shown = own.command("status", "--data-dir", str(own.data_dir)).stdout.decode()
+    lines = {line.split()[0]: line for line in shown.splitlines() if line.strip()}
+    assert "committed" in lines["resource"] and "free to promise" in lines["resource"]
+    assert " 0.5 " in lines["cpu"] and " 256 MiB " in lines["memory"] and " 64 " in lines["pids"] and lines["disk"]
+
+
 def test_the_profile_is_for_its_owner_alone_and_makes_sandboxes_just_work(own):
     profile = Path(own.environment["BELLGLASS_PROFILE"])
     assert profile.stat().st_mode & 0o777 == 0o600

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -52,8 +53,14 @@ def _show(found: dict[str, Any]) -> None:
         tiers.add_row(tier["tier"], f"{tier['runtime']} {tier['version'] or ''}", usable)
     console.print(tiers)
     capacity = found["capacity"]
-    console.print(
-        f"sandboxes: {found['counts']['sandboxes']}; {capacity['cpus']} CPUs, memory promised: "
-        f"{format_size(capacity['memory_committed_bytes'])} of {format_size(capacity['memory_bytes'])}, "
-        f"{format_size(capacity['disk_free_bytes'])} of disk free"
-    )
+    room = Table("resource", "on this host", "reserve", "overcommit", "committed", "free to promise", box=None)
+    for name, resource in capacity["resources"].items():
+        shown = (_amount(name, resource[key], format_size) for key in ("total", "reserve", "committed", "free"))
+        total, reserve, committed, free = shown
+        room.add_row(name, total, reserve, f"{resource['overcommit']:g}", committed, free)
+    console.print(room)
+    console.print(f"sandboxes: {found['counts']['sandboxes']}; {format_size(capacity['disk_free_bytes'])} of disk free")
+
+
+def _amount(name: str, value: float, format_size: Callable[[int], str]) -> str:
+    return format_size(int(value)) if name in ("memory", "disk") else f"{value:g}"

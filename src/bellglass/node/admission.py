@@ -1,8 +1,8 @@
 """Whether a sandbox fits on this host, and which CPUs it gets.
 
-Each limit counts in full from the moment its create is accepted until its sandbox is reclaimed, against the host's own
-size times an overcommit factor: idle sandboxes use far less than their limits. Refusals say which resource, and how
-much is free.
+Each limit counts in full from the moment its create is accepted until its sandbox is reclaimed, against what the host
+has beyond a reserve, times an overcommit factor: idle sandboxes use far less than their limits. A disk is on a par with
+what its sandbox's logs may take on the host. Refusals say which resource, how much was asked for and how much is free.
 """
 
 from __future__ import annotations
@@ -17,20 +17,26 @@ from typing import Any
 
 from bellglass.errors import InvalidRequest, NoCapacity
 from bellglass.model import SandboxSpec
+from bellglass.node.executions import budget
 from bellglass.units import format_size
 
-PIDS_RESERVE = 4096
-PIDS_OVERCOMMIT = 8.0
+RESOURCES = ("cpu", "memory", "disk", "pids")
+_STEPS = {
+    "cpu": "node.cpu_overcommit",
+    "memory": "node.memory_overcommit",
+    "disk": "node.disk_overcommit or free some of the host's disk",
+    "pids": "node.pids_overcommit or the host's kernel.pid_max",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one sandbox was granted."""
+    """What one sandbox was granted. `disk` has its logs in it."""
 
     cpu_ids: tuple[int, ...]
-    cpus: float
-    memory_bytes: int
-    disk_bytes: int
+    cpu: float
+    memory: int
+    disk: int
     pids: int
 
 
@@ -43,21 +49,24 @@ class Admission:
         self._host_cpus = sorted(os.sched_getaffinity(0))
         self._load = dict.fromkeys(self._host_cpus, 0.0)
         self._granted: dict[str, Share] = {}
+        self._logs = budget.most_bytes(settings["node.log_limit"], settings["node.max_executions"])
         self.memory_total_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
     def most_cpus(self) -> float:
         return min(float(self._settings["node.max_cpus"]), float(len(self._host_cpus)))
 
     def grant(self, sandbox_id: str, spec: SandboxSpec, *, cpu_ids: tuple[int, ...] | None = None) -> Share:
-        """Reserve, or raise NoCapacity (details.resource) or InvalidRequest (cpus). `cpu_ids` is given for a machine
-        that runs already: it is counted, whatever fits. A second call for the same id answers the first's share."""
+        """Reserve, or raise NoCapacity (details: resource, asked, free) or InvalidRequest (cpus). `cpu_ids` is given
+        for a machine that was granted before: it is counted, whatever fits. A second call for the same id answers the
+        first's share."""
         if sandbox_id in self._granted:
             return self._granted[sandbox_id]
+        asked = {"cpu": spec.cpus, "memory": spec.memory_bytes, "disk": spec.disk_bytes + self._logs, "pids": spec.pids}
         if cpu_ids is None:
-            self._check(spec)
+            self._check(spec, asked)
             count = max(math.ceil(spec.cpus), 1)
             cpu_ids = tuple(sorted(sorted(self._host_cpus, key=lambda cpu: (self._load[cpu], cpu))[:count]))
-        share = Share(cpu_ids, spec.cpus, spec.memory_bytes, spec.disk_bytes, spec.pids)
+        share = Share(cpu_ids, **asked)  # type: ignore[arg-type]
         self._add_load(share, 1.0)
         self._granted[sandbox_id] = share
         return share
@@ -68,61 +77,86 @@ class Admission:
             self._add_load(share, -1.0)
 
     def report(self) -> dict[str, Any]:
-        """The `capacity` of `node.info`."""
+        """The `capacity` of `node.info`. `resources` has for each of them what the host has (`total`), the settings
+        `reserve` and `overcommit`, and what is promised (`committed`) and can still be (`free`): CPUs, bytes, pids."""
+        resources = {}
+        for name in RESOURCES:
+            reserve, overcommit = self._reserve(name), self._settings[f"node.{name}_overcommit"]
+            resources[name] = {
+                "total": self._total(name),
+                "reserve": reserve,
+                "overcommit": overcommit,
+                "committed": self._committed(name),
+                "free": self._free(name),
+            }
         return {
             "cpus": len(self._host_cpus),
             "memory_bytes": self.memory_total_bytes,
             "disk_bytes": shutil.disk_usage(self._data_dir).total,
             "disk_free_bytes": self._disk_free(),
             "sandboxes": len(self._granted),
-            "memory_committed_bytes": self._sum("memory_bytes"),
-            "disk_committed_bytes": self._sum("disk_bytes"),
+            "memory_committed_bytes": self._committed("memory"),
+            "disk_committed_bytes": self._committed("disk"),
+            "resources": resources,
         }
 
-    def _check(self, spec: SandboxSpec) -> None:
+    # --- inside -----------------------------------------------------------------------------------------
+
+    def _check(self, spec: SandboxSpec, asked: Mapping[str, float]) -> None:
         if spec.cpus > self.most_cpus():
             raise InvalidRequest(
                 f"cpus: {spec.cpus:g} is more than this node gives to one sandbox",
                 hint=f"the most is {self.most_cpus():g}",
                 details={"field": "cpus", "most": self.most_cpus()},
             )
-        memory = int(self.memory_total_bytes * self._settings["node.memory_overcommit"])
-        if spec.memory_bytes > self.memory_total_bytes:
-            raise _no_capacity("memory", spec.memory_bytes, self.memory_total_bytes)
-        _fits("memory", spec.memory_bytes, memory - self._sum("memory_bytes"))
-        room = max(self._disk_free() - self._settings["node.disk_reserve"], 0)
-        _fits("disk", spec.disk_bytes, int(room * self._settings["node.disk_overcommit"]) - self._sum("disk_bytes"))
-        pids = int(max(_pid_max() - PIDS_RESERVE, 0) * PIDS_OVERCOMMIT)
-        if spec.pids > pids - self._sum("pids"):
-            free = max(pids - self._sum("pids"), 0)
-            raise NoCapacity(
-                f"pids: {spec.pids} were asked for, {free} are free on this node",
-                hint="ask for less, or delete sandboxes",
-                details={"resource": "pids", "free": free},
-            )
+        for name in RESOURCES:
+            free = self._free(name)
+            if name == "memory":  # one that the host does not have would only ever be killed for it
+                free = min(free, max(self.memory_total_bytes - self._reserve(name), 0))
+            if asked[name] > free:
+                raise _no_capacity(name, asked[name], free, logs=self._logs)
+
+    def _free(self, name: str) -> float:
+        """What can still be promised; at the worst 0."""
+        has = self._disk_free() if name == "disk" else self._total(name)
+        most = max(has - self._reserve(name), 0) * self._settings[f"node.{name}_overcommit"]
+        free = max(most - self._committed(name), 0)
+        return round(free, 3) if name == "cpu" else int(free)
+
+    def _total(self, name: str) -> int:
+        match name:
+            case "cpu":
+                return len(self._host_cpus)
+            case "memory":
+                return self.memory_total_bytes
+            case "disk":
+                return shutil.disk_usage(self._data_dir).total
+            case _:
+                return _pid_max()
+
+    def _reserve(self, name: str) -> Any:
+        return self._settings[f"node.{name}_reserve"]
 
     def _disk_free(self) -> int:
         return shutil.disk_usage(self._data_dir).free
 
-    def _sum(self, what: str) -> int:
-        return sum(getattr(share, what) for share in self._granted.values())
+    def _committed(self, name: str) -> Any:
+        return sum(getattr(share, name) for share in self._granted.values())
 
     def _add_load(self, share: Share, sign: float) -> None:
         for cpu in share.cpu_ids:
             if cpu in self._load:
-                self._load[cpu] += sign * share.cpus / len(share.cpu_ids)
+                self._load[cpu] += sign * share.cpu / len(share.cpu_ids)
 
 
-def _fits(resource: str, asked: int, free: int) -> None:
-    if asked > free:
-        raise _no_capacity(resource, asked, max(free, 0))
-
-
-def _no_capacity(resource: str, asked: int, free: int) -> NoCapacity:
+def _no_capacity(name: str, asked: float, free: float, *, logs: int) -> NoCapacity:
+    sizes = name in ("memory", "disk")
+    shown_asked, shown_free = (format_size(int(n)) if sizes else f"{n:g}" for n in (asked, free))
+    with_logs = f" (with {format_size(logs)} for its logs)" if name == "disk" else ""
     return NoCapacity(
-        f"{resource}: {format_size(asked)} were asked for, {format_size(free)} are free on this node",
-        hint="ask for less, or delete sandboxes",
-        details={"resource": resource, "free": free},
+        f"{name}: {shown_asked}{with_logs} were asked for, {shown_free} are free on this node",
+        hint=f"ask for less, delete sandboxes, or let the operator raise {_STEPS[name]}",
+        details={"resource": name, "asked": asked, "free": free},
     )
 
 

@@ -40,6 +40,8 @@ async def _remove_strays(node: Sandboxes) -> None:
 
 
 async def _recover(node: Sandboxes, row: SandboxRow, *, rebooted: bool) -> None:
+    if not row.reclaimed:  # it holds what it was granted until it is given back
+        node.admission.grant(row.id, SandboxSpec.from_json(row.spec), cpu_ids=row.cpu_ids)
     if row.state == "ended":
         if not row.reclaimed:
             node.spawn(ending.reclaim(node, row, None), f"reclaim:{row.id}")
@@ -65,7 +67,6 @@ async def _recover(node: Sandboxes, row: SandboxRow, *, rebooted: bool) -> None:
 
 async def _take_over(node: Sandboxes, row: SandboxRow, handle: Handle) -> None:
     spec = SandboxSpec.from_json(row.spec)
-    node.admission.grant(row.id, spec, cpu_ids=row.cpu_ids)
     live = node.make_live(row, spec, handle)
     live.executions.adopt()
     node.live_table[row.id] = live

@@ -333,33 +333,6 @@ def test_a_link_that_breaks_loses_no_output(run) -> None:
     run(scenario())
 
 
-def test_admission_names_what_is_missing(run, monkeypatch) -> None:
-    monkeypatch.setattr("bellglass.node.admission._pid_max", lambda: 32768)
-
-    async def scenario() -> None:
-        async with bench(**{"node.memory_overcommit": 1.0}) as node:
-            total = node.node.sandboxes.admission.memory_total_bytes
-            await node.create(memory_bytes=total // 2)
-            with pytest.raises(errors.NoCapacity) as caught:
-                await node.create(memory_bytes=total // 2 + total // 8)
-            assert caught.value.details["resource"] == "memory" and caught.value.details["free"] > 0
-            with pytest.raises(errors.NoCapacity) as caught:
-                await node.create(disk_bytes=2**50)
-            assert caught.value.details["resource"] == "disk"
-            with pytest.raises(errors.NoCapacity) as caught:
-                await node.create(pids=4_000_000)
-            assert caught.value.details["resource"] == "pids"
-            with pytest.raises(errors.InvalidRequest, match="the most is"):
-                await node.create(cpus=len(os.sched_getaffinity(0)) + 1.0)
-            with pytest.raises(errors.NotFound, match="template"):
-                await node.create(template_digest="f" * 64)
-            with pytest.raises(errors.NotSupported):
-                await node.create(tier="microvm")
-            assert len(node.node.sandboxes.rows()) == 1
-
-    run(scenario())
-
-
 def test_cpus_go_to_the_least_loaded(run) -> None:
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("needs two CPUs")

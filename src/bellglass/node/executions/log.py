@@ -70,7 +70,7 @@ class ExecutionLog:
         self.finished = False
         self._folder = folder
         self._id = execution_id
-        self._limit_bytes = limit_bytes
+        self.limit_bytes = limit_bytes
         self._segment_bytes = max(limit_bytes // SEGMENTS, MIN_SEGMENT_BYTES)
         self._segments: list[_Segment] = []
         self._fd: int | None = None
@@ -223,7 +223,7 @@ class ExecutionLog:
             raise OSError("a segment's head was not written")
         self._segments.append(_Segment(number, offset, offset, len(head)))
         while len(self._segments) > 1 and sum(s.size_bytes for s in self._segments) > (
-            self._limit_bytes - self._segment_bytes
+            self.limit_bytes - self._segment_bytes
         ):
             self._path(self._segments.pop(0).number).unlink(missing_ok=True)
 

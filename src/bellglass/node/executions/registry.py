@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bellglass.errors import AgentLost, BellglassError, Conflict, LimitExceeded, NotFound
+from bellglass.node.executions import budget
 from bellglass.node.executions.host import Host
 from bellglass.node.executions.log import ExecutionLog
 from bellglass.node.executions.records import Records, StoredExecution
@@ -23,8 +24,6 @@ from bellglass.wire.guest import STDERR, STDOUT
 log = logging.getLogger("bellglass.executions")
 STATES = ("running", "exited", "lost")
 REAP_S = 2.0
-KEPT_LOGS = 16
-"""Logs of finished executions may take as much as so many full ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +98,7 @@ class Executions:
     def adopt(self) -> None:
         """Executions that ran when the node stopped: their streams wait for the agent's next HELLO."""
         for stored in self._records.running(self._host.sandbox_id):
-            output = ExecutionLog.reopen(self._folder, stored.id, self._limits.log_bytes)
+            output = ExecutionLog.reopen(self._folder, stored.id, self._ring_bytes())
             run = Run(self._host, _spec_of(stored), output)
             run.overlapped = True  # nobody looked meanwhile
             self.running[stored.id] = run
@@ -179,7 +178,10 @@ class Executions:
     # --- inside -----------------------------------------------------------------------------------------
 
     def _new_log(self, execution_id: str) -> ExecutionLog:
-        return ExecutionLog(self._folder, execution_id, self._limits.log_bytes)
+        return ExecutionLog(self._folder, execution_id, self._ring_bytes())
+
+    def _ring_bytes(self) -> int:
+        return budget.ring_bytes(self._limits.log_bytes, (run.log.limit_bytes for run in self.running.values()))
 
     def _check_same(self, digest: str, spec: ExecutionSpec) -> None:
         if digest != spec.digest:
@@ -194,7 +196,7 @@ class Executions:
 
     def _prune(self) -> None:
         """The oldest finished ones go when there are too many, or their logs are too long together."""
-        while self._finished > self._limits.kept or self._log_bytes > KEPT_LOGS * self._limits.log_bytes:
+        while self._finished > self._limits.kept or self._log_bytes > budget.KEPT_LOGS * self._limits.log_bytes:
             oldest = self._records.oldest_finished(self._host.sandbox_id)
             if oldest is None:
                 return
