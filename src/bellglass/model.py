@@ -338,6 +338,24 @@ class Project(Record):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Limit(Record):
+    """`used` of at most `most`; `own` is false where the project has the installation's default."""
+
+    most: int
+    used: int
+    own: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectLimits(Record):
+    """What a project may have at once. Sandboxes count from the start of their create until all is dead."""
+
+    project_id: str
+    project_name: str
+    sandboxes: Limit
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ApiKey(Record):
     """`secret` is there once, in the answer to the create."""
 

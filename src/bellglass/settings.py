@@ -73,6 +73,9 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("server.max_create_body", parse_size, 16 * 2**20, "most bytes of a create's body (it holds inputs)"),
     Setting("server.max_file", parse_size, 64 * 2**30, "most bytes of one file or archive moved by the API"),
     Setting("server.idempotency_retention", parse_duration, 86400.0, "how long an Idempotency-Key is remembered"),
+    Setting(
+        "server.max_sandboxes", _count, 1000, "sandboxes that a project may have at once, unless it has its own limit"
+    ),
     Setting("node.driver", _string, "runc", "isolation driver: runc, crun (untested), or fake for tests"),
     Setting("node.log_limit", parse_size, 64 * 2**20, "size of one execution's log ring"),
     Setting("node.execution_retention", _count, 10_000, "finished executions kept per sandbox"),

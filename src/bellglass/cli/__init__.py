@@ -40,6 +40,7 @@ NOUNS: dict[str, Noun] = {
     "logs": Noun("bellglass.cli.logs:command", "Show an execution's output."),
     "rm": Noun("bellglass.cli.rm:command", "Delete sandboxes."),
     "keys": Noun("bellglass.cli.keys:app", "API keys: create, ls, rm."),
+    "limits": Noun("bellglass.cli.limits:app", "Limits of projects: show, set."),
     "templates": Noun("bellglass.cli.templates:app", "Templates: ls."),
 }
 ENDS_IN_COMMAND = ("run", "exec")

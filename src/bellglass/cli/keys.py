@@ -26,7 +26,8 @@ app = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]})
 DataDir = Annotated[Path | None, typer.Option("--data-dir", help="The installation's data folder.")]
 
 
-def _admin(data_dir: Path | None) -> Transport:
+def admin_transport(data_dir: Path | None) -> Transport:
+    """To the installation's API, with its admin key. Raises ClientError where one of them is not known."""
     profile = read_profile()
     named = data_dir or os.environ.get("BELLGLASS_DATA_DIR") or (profile.data_dir if profile else None)
     folder = Path(named) if named else default_data_dir()
@@ -65,7 +66,7 @@ def create(
     data_dir: DataDir = None,
     as_json: c.JsonFlag = False,
 ) -> None:
-    transport = _admin(data_dir)
+    transport = admin_transport(data_dir)
     try:
         body = {"project": project} if label is None else {"project": project, "label": label}
         key = ApiKey.from_json(transport.request("POST", "/v1/keys", json=body).json())
@@ -83,7 +84,7 @@ def ls(
     data_dir: DataDir = None,
     as_json: c.JsonFlag = False,
 ) -> None:
-    transport = _admin(data_dir)
+    transport = admin_transport(data_dir)
     try:
         keys: list[ApiKey] = []
         cursor: str | None = None
@@ -114,7 +115,7 @@ def rm(
     data_dir: DataDir = None,
     as_json: c.JsonFlag = False,
 ) -> None:
-    transport = _admin(data_dir)
+    transport = admin_transport(data_dir)
     try:
         for id in ids:
             transport.request("DELETE", f"/v1/keys/{quote(id, safe='')}", idempotent=True)

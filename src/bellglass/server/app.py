@@ -28,6 +28,8 @@ from bellglass.server.http import errors
 from bellglass.server.http.context import Context, Gateway
 from bellglass.server.keys.routes import routes as key_routes
 from bellglass.server.keys.service import Keys
+from bellglass.server.limits.routes import routes as limit_routes
+from bellglass.server.limits.service import Limits
 from bellglass.server.sandboxes.create import Creator
 from bellglass.server.sandboxes.delete import Deleter
 from bellglass.server.sandboxes.loop import Forgetter, Reconciler
@@ -39,7 +41,8 @@ from bellglass.server.templates.routes import routes as template_routes
 from bellglass.settings import Settings
 
 FEATURES = (
-    sandbox_routes, execution_routes, file_routes, folder_routes, template_routes, key_routes, system_routes
+    sandbox_routes, execution_routes, file_routes, folder_routes, template_routes, key_routes, limit_routes,
+    system_routes,
 )  # fmt: skip
 
 
@@ -91,7 +94,9 @@ class Application:
             # Made below: they need the engine, and it needs them once it is connected.
             followers=(lambda info: reconciler.run(info), lambda info: journal.follow(info)),
         )
-        creator = Creator(reader, writer, cluster, self._settings["node.max_cpus"])
+        creator = Creator(
+            reader, writer, cluster, self._settings["node.max_cpus"], self._settings["server.max_sandboxes"]
+        )
         deleter = Deleter(reader, writer, cluster, creator)
         reconciler = Reconciler(reader, writer, cluster, creator, deleter)
         journal = Journal(cluster, writer)
@@ -112,6 +117,7 @@ class Application:
             auth=auth,
             audit=audit,
             keys=Keys(reader, writer, auth),
+            limits=Limits(reader, writer, self._settings["server.max_sandboxes"]),
             sandboxes=Sandboxes(reader, writer, cluster),
             creator=creator,
             deleter=deleter,

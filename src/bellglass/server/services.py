@@ -16,6 +16,7 @@ from bellglass.server.executions.service import Executions
 from bellglass.server.files.service import Files
 from bellglass.server.http.context import context_of
 from bellglass.server.keys.service import Keys
+from bellglass.server.limits.service import Limits
 from bellglass.server.sandboxes.create import Creator
 from bellglass.server.sandboxes.delete import Deleter
 from bellglass.server.sandboxes.service import Sandboxes
@@ -31,6 +32,7 @@ class Services:
     auth: Auth
     audit: AuditTrail
     keys: Keys
+    limits: Limits
     sandboxes: Sandboxes
     creator: Creator
     deleter: Deleter

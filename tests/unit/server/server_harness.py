@@ -109,6 +109,21 @@ class Harness:
 
         self.run(end())
 
+    def hold(self, op: str) -> Callable[[], None]:
+        """The node's next calls of `op` wait; calling the answer lets them go on."""
+
+        async def gate() -> asyncio.Event:
+            return asyncio.Event()
+
+        event = self.run(gate())
+        self.peer.gates[op] = event
+
+        def release() -> None:
+            self.peer.gates.pop(op, None)
+            self.loop.call_soon_threadsafe(event.set)
+
+        return release
+
     def until(self, true: Callable[[], bool], within_s: float = 5.0) -> None:
         deadline = time.monotonic() + within_s
         while not true():

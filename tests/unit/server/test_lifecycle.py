@@ -24,23 +24,6 @@ def at_once(count: int, work: Callable[[int], Any]) -> list[Any]:
         return list(pool.map(work, range(count)))
 
 
-def hold(harness: Harness, op: str) -> Callable[[], None]:
-    """The node's next calls of `op` wait; calling the answer lets them go on."""
-    import asyncio
-
-    async def gate() -> asyncio.Event:
-        return asyncio.Event()
-
-    event = harness.run(gate())
-    harness.peer.gates[op] = event
-
-    def release() -> None:
-        harness.peer.gates.pop(op, None)
-        harness.loop.call_soon_threadsafe(event.set)
-
-    return release
-
-
 # --- names and idempotency ------------------------------------------------------------------------------------
 
 
@@ -77,7 +60,7 @@ def test_idempotency_key(harness: Harness, api: httpx2.Client) -> None:
 
 def test_idempotency_key_in_flight(harness: Harness, api: httpx2.Client) -> None:
     before = harness.peer.count("sandbox.create")
-    release = hold(harness, "sandbox.create")
+    release = harness.hold("sandbox.create")
     with ThreadPoolExecutor(4) as pool:
         headers = {"idempotency-key": "k-flight"}
         waiting = [pool.submit(api.post, "/v1/sandboxes", json={"cpus": 1}, headers=headers) for _ in range(3)]
@@ -119,7 +102,7 @@ def test_a_failed_start_stays_readable(harness: Harness, api: httpx2.Client) -> 
 
 
 def test_a_client_that_hangs_up_changes_nothing(harness: Harness, api: httpx2.Client) -> None:
-    release = hold(harness, "sandbox.create")
+    release = harness.hold("sandbox.create")
     with pytest.raises(httpx2.ReadTimeout):
         api.post("/v1/sandboxes", json={"name": "unseen"}, timeout=0.3)
     release()
@@ -128,7 +111,7 @@ def test_a_client_that_hangs_up_changes_nothing(harness: Harness, api: httpx2.Cl
         return list(api.get("/v1/sandboxes", params={"name": "unseen"}).json()["items"])
 
     harness.until(lambda: bool(found()) and found()[0]["state"] == "running")
-    release = hold(harness, "sandbox.delete")
+    release = harness.hold("sandbox.delete")
     with pytest.raises(httpx2.ReadTimeout):
         api.delete(f"/v1/sandboxes/{found()[0]['id']}", timeout=0.3)
     assert found()[0]["state"] == "stopping"
@@ -150,7 +133,7 @@ def test_delete_is_the_same_for_all_who_ask(harness: Harness, api: httpx2.Client
 
 
 def test_delete_during_create(harness: Harness, api: httpx2.Client) -> None:
-    release = hold(harness, "sandbox.create")
+    release = harness.hold("sandbox.create")
     with ThreadPoolExecutor(2) as pool:
         creating = pool.submit(api.post, "/v1/sandboxes", json={"name": "torn"})
         listed = lambda: api.get("/v1/sandboxes", params={"name": "torn"}).json()["items"]  # noqa: E731
@@ -291,7 +274,7 @@ def test_node_down(own_harness: Harness) -> None:
 
 def test_a_create_outlives_a_break_of_the_link(own_harness: Harness) -> None:
     harness, api = own_harness, own_harness.project()
-    release = hold(harness, "sandbox.create")
+    release = harness.hold("sandbox.create")
     with ThreadPoolExecutor(1) as pool:
         creating = pool.submit(api.post, "/v1/sandboxes", json={"inputs": {"a": {"text": "x"}}})
         harness.until(lambda: harness.peer.count("sandbox.create") == 1)
@@ -377,7 +360,7 @@ def test_a_delete_that_the_node_fails_is_tried_again(own_harness: Harness, monke
 
 
 def test_a_failed_start_that_the_journal_tells_first(harness: Harness, api: httpx2.Client) -> None:
-    release = hold(harness, "sandbox.create")
+    release = harness.hold("sandbox.create")
     harness.peer.fail["sandbox.create"] = SandboxFailed("the agent never said hello")
     with ThreadPoolExecutor(1) as pool:
         creating = pool.submit(api.post, "/v1/sandboxes", json={"name": "early"})

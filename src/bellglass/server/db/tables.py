@@ -33,6 +33,9 @@ metadata = MetaData(
 Sequence = BigInteger().with_variant(Integer, "sqlite")
 TIME = String(32)
 
+LIVE_ROWS = text("state IN ('creating', 'running', 'stopping')")
+"""As text, also in queries: SQLite uses a partial index only where it sees the very condition."""
+
 projects = Table(
     "projects",
     metadata,
@@ -54,6 +57,13 @@ api_keys = Table(
     Column("revoked_at", TIME),
     UniqueConstraint("secret_sha256"),
     Index(None, "project_id"),
+)
+
+project_limits = Table(
+    "project_limits",
+    metadata,
+    Column("project_id", String(32), ForeignKey("projects.id"), primary_key=True),
+    Column("sandboxes", Integer, nullable=False),
 )
 
 sandboxes = Table(
@@ -93,6 +103,8 @@ sandboxes = Table(
     Column("deleted_at", TIME),
     Index("ix_sandboxes_list", "project_id", "created_at", "id"),
     Index("ix_sandboxes_state", "state", "ended_at"),
+    # What counts against a project's limit; its ended ones may be a thousand times as many.
+    Index("ix_sandboxes_live", "project_id", sqlite_where=LIVE_ROWS, postgresql_where=LIVE_ROWS),
     # A name is free again as soon as its sandbox is on the way out.
     Index(
         "uq_sandboxes_live_name",

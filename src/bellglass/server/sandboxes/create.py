@@ -27,6 +27,7 @@ from bellglass.model import CreateSandbox, Sandbox, State, TerminationReason, no
 from bellglass.server.cluster.base import ClusterEngine, NodeInfo
 from bellglass.server.db.reader import Reader
 from bellglass.server.db.writer import Writer
+from bellglass.server.limits import store as limits
 from bellglass.server.sandboxes import guard, idempotency, store
 from bellglass.server.sandboxes.validate import Settled, settle
 
@@ -42,18 +43,21 @@ class Created(NamedTuple):
 
 
 class Creator:
-    def __init__(self, reader: Reader, writer: Writer, cluster: ClusterEngine, max_cpus: float) -> None:
+    def __init__(
+        self, reader: Reader, writer: Writer, cluster: ClusterEngine, max_cpus: float, max_sandboxes: int
+    ) -> None:
         self._reader = reader
         self._writer = writer
         self._cluster = cluster
         self._max_cpus = max_cpus
+        self._max_sandboxes = max_sandboxes
         self._by_sandbox: dict[str, asyncio.Task[Created]] = {}
         self._by_key: dict[tuple[str, str], tuple[str, asyncio.Task[Created]]] = {}
         self._tasks: set[asyncio.Task[Created]] = set()
 
     async def create(self, project_id: str, body: CreateSandbox, key: str | None, request_id: str | None) -> Created:
         """Raises InvalidRequest, NotSupported, Conflict (a live sandbox has the name), IdempotencyConflict,
-        NoCapacity, NodeUnavailable, SandboxFailed."""
+        LimitExceeded (the project has all the sandboxes it may have), NoCapacity, NodeUnavailable, SandboxFailed."""
         if key is None:
             return await asyncio.shield(self._spawn(project_id, body, None, "", request_id))
         body_sha256 = idempotency.digest(body)
@@ -129,6 +133,7 @@ class Creator:
                     details={"field": "name", "sandbox_id": found.id},
                 )
             if found is None:
+                limits.check_room(connection, project_id, self._max_sandboxes)
                 store.add(connection, project_id, sandbox, settled.template.env)
             if key is not None:
                 idempotency.claim(connection, project_id, key, body_sha256, (found or sandbox).id)

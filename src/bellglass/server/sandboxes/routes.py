@@ -10,6 +10,7 @@ from starlette.responses import Response
 from bellglass.errors import (
     Conflict,
     IdempotencyConflict,
+    LimitExceeded,
     NoCapacity,
     NodeUnavailable,
     NotFound,
@@ -37,8 +38,8 @@ CREATE_EXAMPLE = {
 
 @routes.action(
     "POST", "/v1/sandboxes", "sandbox.create", body=CreateSandbox, answer=Sandbox, status=201, example=CREATE_EXAMPLE,
-    errors=(Conflict, IdempotencyConflict, TooLarge, NotSupported, NoCapacity, NodeUnavailable, SandboxFailed,
-            SandboxGone, NotFound),
+    errors=(Conflict, IdempotencyConflict, LimitExceeded, TooLarge, NotSupported, NoCapacity, NodeUnavailable,
+            SandboxFailed, SandboxGone, NotFound),
 )  # fmt: skip
 async def create(
     request: Request,

@@ -1,0 +1,1 @@
+"""What a project may have at once, and how much of it it has."""
