@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from bellglass import ids
 from bellglass.errors import AgentLost, BellglassError, InternalError, NotFound, SandboxFailed
 from bellglass.node.drivers.base import Template
 from bellglass.node.drivers.runc import PROBE_ID, RuncDriver
@@ -253,6 +254,21 @@ def cancel_at(rig: Any, delay_s: float) -> str:
 @pytest.mark.parametrize("delay_ms", [0, 2, 5, 10, 20, 30, 40, 60])
 def test_a_cancelled_create_leaves_nothing(rig: Any, delay_ms: int) -> None:
     assert traces(rig, cancel_at(rig, delay_ms / 1000)) == []
+
+
+def test_a_reclaim_never_overtakes_the_lease_before_it(rig: Any) -> None:
+    """A lease that nobody waits for any more is still to be done when the reclaim behind it comes."""
+
+    async def both(sandbox_id: str) -> None:
+        call = rig.driver._helper.call
+        await asyncio.gather(call("lease_uids", sandbox_id=sandbox_id), call("reclaim_machine", sandbox_id=sandbox_id))
+
+    async def crowd(many: list[str]) -> None:
+        await asyncio.gather(*map(both, many))
+
+    sandbox_ids = [ids.new_sandbox_id() for _ in range(40)]
+    rig.run(crowd(sandbox_ids))
+    assert [trace for sandbox_id in sandbox_ids for trace in traces(rig, sandbox_id)] == []
 
 
 @pytest.mark.parametrize("delay_ms", [1, 5, 15, 30, 45])

@@ -1,7 +1,8 @@
 """The helper's loop: one thread that takes requests and forks a child for each, which does the work and answers.
 
-So one operation may change its own namespaces and ids, and its crash is an error of that operation alone. The loop
-ends when the node's end of the socket closes; children finish what they do and find nobody to answer to.
+So one operation may change its own namespaces and ids, and its crash is an error of that operation alone. Those of one
+sandbox go one after the other, in the order in which they came: a reclaim must not overtake the lease before it.
+The loop ends when the node's end of the socket closes; children finish what they do and find nobody to answer to.
 """
 
 from __future__ import annotations
@@ -31,9 +32,20 @@ _SO_PEERCRED = struct.Struct("iII")
 
 
 @dataclass(frozen=True, slots=True)
-class _Child:
-    request_id: int
+class _Request:
+    id: int
     op: str
+    operation: Operation
+    fields: Mapping[str, Any]
+
+    @property
+    def sandbox_id(self) -> str | None:
+        return self.fields.get("sandbox_id")
+
+
+@dataclass(frozen=True, slots=True)
+class _Child:
+    request: _Request
     deadline: float
 
 
@@ -50,10 +62,11 @@ def serve(context: Context, channel: socket.socket) -> None:
     gc.collect()
     gc.freeze()  # children then share these pages for longer
     children: dict[int, _Child] = {}
+    waiting: list[_Request] = []
     while True:
         poll = select.poll()
         poll.register(wake_read, select.POLLIN)
-        if len(children) < MAX_CHILDREN:
+        if len(children) + len(waiting) < MAX_CHILDREN:
             poll.register(channel, select.POLLIN)
         ready = dict(poll.poll(_poll_ms(children)))
         if wake_read in ready:
@@ -63,46 +76,54 @@ def serve(context: Context, channel: socket.socket) -> None:
             message = channel.recv(MAX_MESSAGE_BYTES)
             if not message:
                 return
-            _begin(context, channel, message, children)
+            if (request := _parse(channel, message)) is not None:
+                waiting.append(request)
+        _begin(context, channel, children, waiting)
 
 
-def _begin(context: Context, channel: socket.socket, message: bytes, children: dict[int, _Child]) -> None:
+def _parse(channel: socket.socket, message: bytes) -> _Request | None:
+    """None for one that is refused, and was answered so."""
     request_id = -1
     try:
         request = json.loads(message)
         request_id = request["id"] if isinstance(request, dict) and type(request.get("id")) is int else -1
         operation, fields = parse(request)
+        return _Request(request_id, request["op"], operation, fields)
     except (ValueError, RecursionError):
         _answer(channel, request_id, error=InvalidRequest("a request is JSON"))
-        return
     except InvalidRequest as error:
         log("refused", id=request_id, error=error.message)
         _answer(channel, request_id, error=error)
-        return
-    pid = os.fork()
-    if pid == 0:
-        _work(context, channel, request_id, request["op"], operation, fields)
-    children[pid] = _Child(request_id, request["op"], time.monotonic() + operation.timeout_s)
+    return None
 
 
-def _work(
-    context: Context,
-    channel: socket.socket,
-    request_id: int,
-    op: str,
-    operation: Operation,
-    fields: Mapping[str, Any],
-) -> None:
+def _begin(context: Context, channel: socket.socket, children: dict[int, _Child], waiting: list[_Request]) -> None:
+    """Fork for each that has no earlier one of its sandbox before it."""
+    busy = {child.request.sandbox_id for child in children.values()} - {None}
+    for request in list(waiting):
+        if request.sandbox_id in busy:
+            continue
+        waiting.remove(request)
+        if request.sandbox_id is not None:
+            busy.add(request.sandbox_id)
+        pid = os.fork()
+        if pid == 0:
+            _work(context, channel, request)
+        children[pid] = _Child(request, time.monotonic() + request.operation.timeout_s)
+
+
+def _work(context: Context, channel: socket.socket, request: _Request) -> None:
     """The child: act, answer, exit. It never returns."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     began, code = time.monotonic(), 1
-    about = {"op": op, "sandbox_id": fields.get("sandbox_id")}
+    op = request.op
+    about = {"op": op, "sandbox_id": request.sandbox_id}
     try:
         result: Mapping[str, Any] = {}
         failure: BellglassError | None = None
         try:
-            result = operation.act(context, fields)
+            result = request.operation.act(context, request.fields)
         except BellglassError as error:
             failure = error
         except Exception as error:  # noqa: BLE001 - becomes a typed answer, with its traceback in the log
@@ -113,7 +134,7 @@ def _work(
             outcome["profile_ms"] = result["profile_ms"]
         elapsed_ms = round((time.monotonic() - began) * 1000, 1)
         log("done" if failure is None else "failed", **about, ms=elapsed_ms, **outcome)
-        _answer(channel, request_id, result=result, error=failure)
+        _answer(channel, request.id, result=result, error=failure)
         code = 0
     except BrokenPipeError:
         log("nobody to answer to", **about)
@@ -140,8 +161,9 @@ def _reap(channel: socket.socket, children: dict[int, _Child]) -> None:
         known = children.pop(pid, None)
         if known is not None and status != 0:
             code = os.waitstatus_to_exitcode(status)
-            log("crashed", op=known.op, exit=code)
-            _answer(channel, known.request_id, error=InternalError(f"{known.op} died ({code}): see the helper's log"))
+            op = known.request.op
+            log("crashed", op=op, exit=code)
+            _answer(channel, known.request.id, error=InternalError(f"{op} died ({code}): see the helper's log"))
 
 
 def _answer(
