@@ -19,6 +19,7 @@ from bellglass.node.executions.registry import Executions, Limits
 from bellglass.node.executions.spec import ExecutionSpec
 from bellglass.node.files.stream import FileStream
 from bellglass.node.guestlink import session as session_module
+from bellglass.node.guestlink.budget import CpuBudget
 from bellglass.node.guestlink.connection import FRAMES_PER_TURN, WRITE_LIMIT_BYTES, GuestConnection
 from bellglass.node.guestlink.session import GuestSession
 from bellglass.wire import tlv
@@ -152,6 +153,8 @@ def test_the_honest_twin_is_served(run, tmp_path) -> None:
         STARTED + data(1, 1, 0, b"x" * 262144) + data(1, 1, 262144, b"beyond the window") + b"",
         STARTED + eof(1, 1, 9),
         STARTED + eof(1, 1, 0) + data(1, 1, 0, b"after its end"),
+        STARTED + data(1, 1, 0, b"twice") + data(1, 1, 0, b"twice"),
+        STARTED + data(1, 1, 0, b"and") + data(1, 1, 1, b"once more in part"),
         STARTED + EXIT,
         STARTED + encode(GuestType.EXIT, 1, b""),
         STARTED + encode(GuestType.ACK, 1, struct.pack("<Q", 10)),
@@ -159,6 +162,8 @@ def test_the_honest_twin_is_served(run, tmp_path) -> None:
         encode(GuestType.STARTED, 99, tlv.put(1, 5)),
         HELLO,
         encode(GuestType.PING, 0, b"x" * 65),
+        STARTED + encode(GuestType.EXIT, 1, tlv.put(9, b"") * 3000),
+        encode(99, 1, b"x" * 16385),
         encode(GuestType.DATA, 1, b"short"),
     ],
 )
@@ -235,7 +240,7 @@ def test_a_flood_of_frames_leaves_turns_to_others(run) -> None:
             nonlocal seen
             seen += 1
 
-        connection = GuestConnection(noise, count, lambda reason: None)
+        connection = GuestConnection(noise, count, lambda reason: None, CpuBudget())
         connection.start()
         flood = encode(GuestType.PONG, 0) * 20_000
 
@@ -271,7 +276,7 @@ def test_an_agent_that_never_reads_is_not_read_either(run) -> None:
             answered += 1
             connection.send(encode(GuestType.PONG, 0, b"p" * 64) * 100)
 
-        connection = GuestConnection(ours, answer, lambda reason: None)
+        connection = GuestConnection(ours, answer, lambda reason: None, CpuBudget())
         connection.start()
         ping = encode(GuestType.PING, 0, b"p" * 64) * 1000
         sent = 0
@@ -302,7 +307,7 @@ def test_answers_without_bytes_that_nobody_reads_are_few(run) -> None:
             connection.send(encode(GuestType.PONG, 0, frame.payload))
             queued = len(connection._queue)
 
-        connection = GuestConnection(ours, answer, lambda reason: None)
+        connection = GuestConnection(ours, answer, lambda reason: None, CpuBudget())
         connection.start()
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(2):
@@ -319,7 +324,7 @@ def test_an_agent_that_dies_with_unread_bytes_is_noticed(run) -> None:
     async def scenario() -> None:
         ours, theirs = socket.socketpair()
         reasons: list[str] = []
-        connection = GuestConnection(ours, lambda frame: None, reasons.append)
+        connection = GuestConnection(ours, lambda frame: None, reasons.append, CpuBudget())
         connection.start()
         connection.send(encode(GuestType.PING, 0, b"unread"))
         theirs.send(encode(GuestType.PONG, 0))
@@ -337,7 +342,7 @@ def test_descriptors_of_unsent_frames_are_closed(run) -> None:
 
     async def scenario() -> None:
         ours, theirs = socket.socketpair()
-        connection = GuestConnection(ours, lambda frame: None, lambda reason: None)
+        connection = GuestConnection(ours, lambda frame: None, lambda reason: None, CpuBudget())
         connection.start()
         connection.send(b"x" * (8 * 2**20))
         read, write = os.pipe()

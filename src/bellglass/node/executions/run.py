@@ -259,6 +259,7 @@ class Run(GuestStream):
             except OSError as error:
                 self._output_unkept(error)
                 return
+            self._host.session.budget.earn_bytes(len(new))
         self._acknowledge()
 
     def _acknowledge(self) -> None:

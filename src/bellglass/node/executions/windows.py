@@ -35,15 +35,18 @@ class Incoming:
         self.seen = None
 
     def accept(self, offset: int, data: memoryview) -> memoryview:
-        """Raises FrameError for a gap, bytes after the end, or more than the window."""
+        """Raises FrameError for a gap, bytes that came on this link already, bytes after the end, or more than the
+        window."""
         length = len(data)
         if length == 0 or length > MAX_DATA or (self.ended and offset + length > self.received):
             raise FrameError(f"{length} bytes at {offset} on channel {self.channel}, ended={self.ended}")
         self._look(offset)
+        if offset != self.seen:
+            raise FrameError(f"channel {self.channel} sends {offset} again, {self.seen} were seen")
         end = offset + length
         if end - self.acked > WINDOW_BYTES:
             raise FrameError(f"channel {self.channel} is {end - self.acked} bytes beyond the acknowledged ones")
-        self.seen = max(self.seen or 0, end)
+        self.seen = end
         self.repeated = offset < self.received
         if end <= self.received:
             return data[:0]

@@ -147,6 +147,7 @@ class FileStream(GuestStream):
             offset = guest.decode_offset(frame.payload)[0]
             if frame.channel != STDIN or offset > self._sent:
                 raise FrameError(f"ACK of {offset} on channel {frame.channel}, sent are {self._sent}")
+            self.session.budget.earn_bytes(max(offset - self._acknowledged, 0))
             self._acknowledged = max(self._acknowledged, offset)
         elif frame.type == GuestType.EOF:
             offset = guest.decode_offset(frame.payload)[0]
@@ -170,6 +171,7 @@ class FileStream(GuestStream):
         self._received += len(data)
         if self._received - self._given > WINDOW_BYTES:
             raise FrameError("a file operation's output is beyond its window")
+        self.session.budget.earn_bytes(len(data))
         last = self._chunks[-1] if self._chunks else None
         if len(data) >= _JOIN_BELOW_BYTES:
             self._chunks.append(data)

@@ -1,8 +1,9 @@
 """One live link to a guest agent: frames in and out of a non-blocking socket on the event loop.
 
 The peer is hostile. A turn of the loop takes at most one read and `FRAMES_PER_TURN` frames from it, so one that floods
-frames costs the others a bounded wait; while more than `WRITE_LIMIT_BYTES` wait to be written (a peer that sends and
-never reads) nothing is read from it. asyncio's transports can't pass descriptors, so the socket is driven by hand.
+frames costs the others a bounded wait, and the budget says for how long it is left alone when its turns cost too much;
+while more than `WRITE_LIMIT_BYTES` wait to be written (a peer that sends and never reads) nothing is read from it.
+asyncio's transports can't pass descriptors, so the socket is driven by hand.
 
 A peer that closes while it has unread bytes leaves EPOLLERR on a unix socket; libuv then stops watching and calls
 nobody. So the loop watches an epoll descriptor that holds the socket: that one is just readable.
@@ -15,13 +16,19 @@ import asyncio
 import os
 import select
 import socket
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 
+from bellglass.node.guestlink.budget import CpuBudget
 from bellglass.wire.frames import Frame, FrameError, FrameReader
+from bellglass.wire.guest import GuestType
 
 READ_BYTES = 512 * 1024
 FRAMES_PER_TURN = 64
+MAX_CONTROL_BYTES = 16 * 1024
+"""Of every frame that isn't DATA: fields are cut out of them one by one, and the agent's own are no longer."""
+_CONTROL_STEP_BYTES = 512
 WRITE_LIMIT_BYTES = 4 * 1024 * 1024
 PIECE_BYTES = 256
 SOCKET_BUFFER_BYTES = 1024 * 1024
@@ -41,6 +48,7 @@ class GuestConnection:
         sock: socket.socket,
         on_frame: Callable[[Frame], None],
         on_closed: Callable[[str], None],
+        budget: CpuBudget,
     ) -> None:
         self.on_frame = on_frame
         self.closed = False
@@ -50,6 +58,8 @@ class GuestConnection:
         self._loop = asyncio.get_running_loop()
         self._sock = sock
         self._on_closed = on_closed
+        self._budget = budget
+        self._pause: asyncio.TimerHandle | None = None
         self._reader = FrameReader()
         self._frames: Iterator[Frame] = iter(())
         self._reading = False
@@ -88,6 +98,8 @@ class GuestConnection:
             return
         self.closed = True
         self._pause_reading()
+        if self._pause is not None:
+            self._pause.cancel()
         if self._writing:
             self._loop.remove_writer(self._sock.fileno())
             self._writing = False
@@ -107,7 +119,7 @@ class GuestConnection:
     # --- reading ----------------------------------------------------------------------------------------
 
     def _resume_reading(self) -> None:
-        if not (self.closed or self._reading or self._busy) and not self._is_full():
+        if not (self.closed or self._reading or self._busy or self._pause) and not self._is_full():
             self._reading = True
             self._loop.add_reader(self._watch.fileno(), self._readable)
 
@@ -117,6 +129,7 @@ class GuestConnection:
             self._loop.remove_reader(self._watch.fileno())
 
     def _readable(self) -> None:
+        began = time.thread_time()
         try:
             count = self._sock.recv_into(_read_buffer)
         except (BlockingIOError, InterruptedError):
@@ -129,30 +142,51 @@ class GuestConnection:
             return
         self.received_bytes += count
         self._frames = self._reader.feed(_read_view[:count])
-        self._dispatch()
+        self._turn(began)
 
     def _dispatch(self) -> None:
-        """Frames of the last read, as many as fit into this turn."""
+        self._turn(time.thread_time())
+
+    def _turn(self, began: float) -> None:
+        """Frames of the last read, as many as fit into this turn, which began when the thread had run for so long."""
+        self._pause = None
+        self._busy = False  # what frees the queue meanwhile must not schedule a second turn
         if self.closed:
             return
-        budget = FRAMES_PER_TURN
-        self._busy = False
         try:
-            for frame in self._frames:
-                self.on_frame(frame)
-                if self.closed:
-                    return
-                budget -= 1
-                if budget == 0 or self._is_full():
-                    self._pause_reading()
-                    self._busy = True
-                    if not self._is_full():
-                        self._loop.call_soon(self._dispatch)
-                    return  # else `_drop` goes on once the peer has read
+            self._busy = self._handle_frames()
         except FrameError as error:
             self.violation = str(error)
             self.close(f"the agent broke the protocol: {error}")
             return
+        if self.closed:
+            return
+        pause_s = self._budget.spend(time.thread_time() - began)
+        if pause_s or self._busy:
+            self._pause_reading()
+        if pause_s:
+            self._pause = self._loop.call_later(pause_s, self._dispatch if self._busy else self._pause_over)
+        elif not self._busy:
+            self._resume_reading()
+        elif not self._is_full():
+            self._loop.call_soon(self._dispatch)  # else `_drop` goes on once the peer has read
+
+    def _handle_frames(self) -> bool:
+        """Whether more frames of the last read wait. Raises FrameError."""
+        left = FRAMES_PER_TURN
+        for frame in self._frames:
+            if frame.type != GuestType.DATA:
+                if len(frame.payload) > MAX_CONTROL_BYTES:
+                    raise FrameError(f"a frame of type {frame.type} with {len(frame.payload)} bytes")
+                left -= len(frame.payload) // _CONTROL_STEP_BYTES
+            self.on_frame(frame)
+            left -= 1
+            if self.closed or left <= 0 or self._is_full():
+                return True
+        return False
+
+    def _pause_over(self) -> None:
+        self._pause = None
         self._resume_reading()
 
     # --- writing ----------------------------------------------------------------------------------------
@@ -202,7 +236,7 @@ class GuestConnection:
                 break
             sent -= len(data)
             queue.popleft()
-        if was_full and not self._is_full():
+        if was_full and not self._is_full() and self._pause is None:
             if self._busy:
                 self._loop.call_soon(self._dispatch)
             else:

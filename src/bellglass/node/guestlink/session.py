@@ -15,6 +15,7 @@ from typing import Any
 
 from bellglass.errors import AgentLost, BellglassError
 from bellglass.node.drivers.base import Handle
+from bellglass.node.guestlink.budget import CpuBudget
 from bellglass.node.guestlink.connection import GuestConnection
 from bellglass.node.guestlink.stream import GuestStream
 from bellglass.wire import guest
@@ -29,6 +30,8 @@ RELINK_MAX_S = 1.0
 LONG_LINK_S = 5.0
 RELEASE_DELAY_S = 0.002
 MAX_PING_BYTES = 64
+MAX_IGNORED_FRAMES = 1_000_000
+"""Of one link. An honest agent has a few on their way when a stream is released."""
 log = logging.getLogger("bellglass.guest")
 
 
@@ -38,8 +41,11 @@ class GuestSession:
     def __init__(self, handle: Handle, *, hostname: str, next_stream_id: Callable[[], int]) -> None:
         self.hello: Hello | None = None
         self.links = 0
+        self.ends = 0
         self.violations = 0
         self.ignored_frames = 0
+        """On the link that is up."""
+        self.budget = CpuBudget()
         self._handle = handle
         self._welcome = guest.encode_welcome(hostname)
         self._next_stream_id = next_stream_id
@@ -129,6 +135,7 @@ class GuestSession:
         """The stream is over: the agent may forget it, and what still comes for it is ignored. Safe to repeat."""
         if self._streams.pop(stream.id, None) is None:
             return
+        self.budget.earn_stream()
         # Not at once: waking the agent now would have it run before whoever waits for this stream's end.
         if not self._releases:
             asyncio.get_running_loop().call_later(RELEASE_DELAY_S, self._send_releases)
@@ -157,21 +164,22 @@ class GuestSession:
                 continue
             ended: asyncio.Future[str] = loop.create_future()
             greeting: asyncio.Future[Hello] = loop.create_future()
-            connection = GuestConnection(sock, _hello_into(greeting), _reason_into(ended))
+            connection = GuestConnection(sock, _hello_into(greeting), _reason_into(ended), self.budget)
             try:
                 connection.start()
                 waited: list[asyncio.Future[Any]] = [ended, greeting]
                 await asyncio.wait(waited, timeout=HELLO_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
                 if greeting.done() and not connection.closed:
                     self._link_begins(connection, greeting.result())
-                    pause_s = RELINK_MIN_S if loop.time() - began > LONG_LINK_S else pause_s
                     reason = await ended
+                    if loop.time() - began > LONG_LINK_S and connection.violation is None:
+                        pause_s = RELINK_MIN_S
                 else:
                     reason = "it ended before HELLO" if connection.closed else "no HELLO came"
             finally:
                 connection.close()
                 self._link_ended(connection)
-            log.info("link of %s ended: %s", self._handle.sandbox_id, reason)
+            self._tell_end(reason)
             # An agent that hangs up for ever costs a link a second, no more.
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, RELINK_MAX_S)
@@ -179,6 +187,7 @@ class GuestSession:
     def _link_begins(self, connection: GuestConnection, hello: Hello) -> None:
         self.hello = hello
         self.links += 1
+        self.ignored_frames = 0
         self._connection = connection
         connection.on_frame = self._frame_received
         connection.send(self._welcome)
@@ -192,7 +201,6 @@ class GuestSession:
     def _link_ended(self, connection: GuestConnection) -> None:
         if connection.violation is not None:
             self.violations += 1
-            log.warning("agent of %s: %s", self._handle.sandbox_id, connection.violation)
         if self._connection is connection:
             self._connection = None
             for stream in list(self._streams.values()):
@@ -207,7 +215,12 @@ class GuestSession:
         elif frame.stream > self._highest_id:
             raise FrameError(f"stream {frame.stream} was never opened")
         else:
-            self.ignored_frames += 1  # it crossed our RELEASE
+            self._ignore()  # it crossed our RELEASE
+
+    def _ignore(self) -> None:
+        self.ignored_frames += 1
+        if self.ignored_frames > MAX_IGNORED_FRAMES:
+            raise FrameError(f"{MAX_IGNORED_FRAMES} frames that mean nothing")
 
     def _link_frame(self, frame: Frame) -> None:
         if frame.type == GuestType.PING:
@@ -217,6 +230,17 @@ class GuestSession:
             self._connection.send(encode(GuestType.PONG, 0, frame.payload))
         elif frame.type == GuestType.HELLO:
             raise FrameError("a second HELLO")
+        else:
+            self._ignore()
+
+    def _tell_end(self, reason: str) -> None:
+        """The first links' ends and then ever fewer: an agent that breaks them by the thousand fills no log."""
+        self.ends += 1
+        if self.ends & (self.ends - 1) == 0:
+            log.info(
+                "link of %s ended: %s (end %d, %d for broken rules)",
+                *(self._handle.sandbox_id, reason, self.ends, self.violations),
+            )
 
 
 def _hello_into(greeting: asyncio.Future[Hello]) -> Callable[[Frame], None]:
