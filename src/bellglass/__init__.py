@@ -50,6 +50,7 @@ _ERRORS = (
     "StreamInterrupted",
     "TooLarge",
     "Unauthorized",
+    "VersionMismatch",
 )
 _NAMES: dict[str, tuple[str, str]] = {
     "Sandbox": ("bellglass.sdk._face", "Sandbox"),

@@ -28,6 +28,7 @@
     |   +-- NodeUnavailable       503 node_unavailable     the node does not answer
     |   +-- AgentLost             503 agent_lost           the sandbox's agent does not answer; outcome unknown
     |   +-- SandboxFailed         500 sandbox_failed       it could not be started
+    |   +-- VersionMismatch       503 version_mismatch     two parts of different releases; details has both protocols
     +-- ClientError                          raised by the SDK alone, never sent
         +-- ConnectionFailed      no server at that address, or the connection broke
         +-- ExecutionFailed       exec(check=True) of a command that did not succeed
@@ -197,6 +198,12 @@ class AgentLost(ServiceError):
 
 class SandboxFailed(ServiceError):
     code, status = "sandbox_failed", 500
+
+
+class VersionMismatch(ServiceError):
+    """Two parts that share no protocol version. `details`: `ours` and `theirs`, each `[oldest, newest]`."""
+
+    code, status = "version_mismatch", 503
 
 
 class ClientError(BellglassError):

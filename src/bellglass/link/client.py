@@ -24,7 +24,7 @@ class LinkClient:
 
     @classmethod
     async def connect(cls, path: Path, *, secret: str, installation: str, role: str = "server") -> LinkClient:
-        """Dial and exchange HELLOs. Raises NodeUnavailable with the reason."""
+        """Dial and exchange HELLOs. Raises NodeUnavailable with the reason, VersionMismatch."""
         loop = asyncio.get_running_loop()
         identity = Identity(role, installation, secret)
         try:

@@ -16,11 +16,13 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from bellglass import __version__
-from bellglass.errors import NodeUnavailable
+from bellglass.errors import NodeUnavailable, VersionMismatch
 from bellglass.link.stream import FLAG_END, FLAG_MORE, LinkStream, LinkType, error_of_reset
+from bellglass.wire import versions
 from bellglass.wire.frames import HEADER, MAX_PAYLOAD, Frame, FrameError, FrameReader
+from bellglass.wire.versions import Versions
 
-PROTOCOL = 1
+PROTOCOLS = Versions(oldest=1, newest=1)
 MAX_OPEN_BYTES = 32 * 1024 * 1024
 log = logging.getLogger("bellglass.link")
 _WINDOW = struct.Struct("<I")
@@ -37,7 +39,8 @@ class Identity:
     def hello(self) -> bytes:
         return json.dumps(
             {
-                "protocol": PROTOCOL,
+                "protocol": PROTOCOLS.newest,
+                "oldest_protocol": PROTOCOLS.oldest,
                 "features": [],
                 "role": self.role,
                 "version": __version__,
@@ -47,18 +50,22 @@ class Identity:
         ).encode()
 
     def check(self, payload: bytes) -> dict[str, Any]:
-        """The peer's HELLO. Raises FrameError when it isn't one of this installation's."""
+        """The peer's HELLO. Raises FrameError when it isn't one of this installation's, VersionMismatch when both sides
+        share no protocol."""
         try:
             peer = json.loads(payload)
-            secret, installation, protocol = str(peer["secret"]), peer["installation"], peer["protocol"]
+            secret, installation = str(peer["secret"]), peer["installation"]
+            protocols = versions.told(peer["protocol"], peer.get("oldest_protocol"))
         except (ValueError, KeyError, TypeError) as error:
             raise FrameError("not a HELLO") from error
         if not hmac.compare_digest(secret.encode(), self.secret.encode()):
             raise FrameError("the secret is another installation's")
         if installation != self.installation:
             raise FrameError(f"installation {installation!r} instead of {self.installation!r}")
-        if protocol != PROTOCOL:
-            raise FrameError(f"protocol {protocol!r}: this side speaks {PROTOCOL}")
+        if protocols is None:
+            raise FrameError("a HELLO without a protocol version")
+        who = f"the {peer.get('role', 'peer')} (version {peer.get('version', 'unknown')})"
+        versions.agree(PROTOCOLS, protocols, who, hint="run server and node of one release: bellglass down, then up")
         return dict(peer)
 
 
@@ -92,6 +99,11 @@ class Connection(asyncio.Protocol):
                 self._on_frame(frame)
         except FrameError as error:
             self._break(str(error))
+        except VersionMismatch as error:
+            # Each side finds it out by itself: a HELLO is the first thing that both send.
+            self.ready.set_exception(error)
+            self.ready.exception()
+            self._break(error.message)
 
     def pause_writing(self) -> None:
         self._unpaused.clear()

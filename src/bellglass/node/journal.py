@@ -18,16 +18,19 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bellglass.model import now
+from bellglass.node.schema import bring_forward
 
 T = TypeVar("T")
-_SCHEMA = """
-create table if not exists sandboxes (id text primary key, state text not null, body text not null, driver_state blob);
-create table if not exists events (
-    seq integer primary key autoincrement, at text not null, kind text not null,
-    sandbox_id text not null, generation integer not null, body text not null
-);
-create table if not exists meta (key text primary key, value text not null);
-"""
+SCHEMA = (
+    (
+        "create table if not exists sandboxes"
+        " (id text primary key, state text not null, body text not null, driver_state blob)",
+        "create table if not exists events (seq integer primary key autoincrement, at text not null,"
+        " kind text not null, sandbox_id text not null, generation integer not null, body text not null)",
+        "create table if not exists meta (key text primary key, value text not null)",
+    ),
+)
+"""Steps: see schema.py. A row's fields are in its body; one that is missing there has its default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,8 +149,22 @@ class Journal:
         )
 
     async def acknowledge(self, through: int) -> None:
-        """The server has ingested these: they go. Numbers are never used again."""
-        await self._run(lambda db: db.execute("delete from events where seq <= ?", (through,)))
+        """The server has ingested these. They stay for a while: a restored, older database asks for them again."""
+        await self.meta("acknowledged", str(through))
+
+    async def forget_events(self, before: str, most: int) -> None:
+        """Acknowledged events go that are older than `before` (RFC 3339), or more than `most`. Numbers are never used
+        again."""
+
+        def prune(db: sqlite3.Connection) -> None:
+            row = db.execute("select value from meta where key = 'acknowledged'").fetchone()
+            nth = db.execute("select seq from events order by seq desc limit 1 offset ?", (most,)).fetchone()
+            db.execute(
+                "delete from events where seq <= ? and (at < ? or seq <= ?)",
+                (int(row[0]) if row else 0, before, nth[0] if nth else 0),
+            )
+
+        await self._run(prune)
 
     def grown(self) -> asyncio.Event:
         """Take it before reading `events`; it is set once there are more."""
@@ -182,8 +199,26 @@ def _connect(path: Path) -> sqlite3.Connection:
     db = sqlite3.connect(path, check_same_thread=False)
     db.execute("pragma journal_mode=wal")
     db.execute("pragma synchronous=full")
-    db.executescript(_SCHEMA)
+    try:
+        bring_forward(db, path, SCHEMA)
+        _number_from_now(db)
+    except BaseException:
+        db.close()
+        raise
     return db
+
+
+def _number_from_now(db: sqlite3.Connection) -> None:
+    """Event numbers never go back, even where an older copy of this file was restored: the server, which remembers the
+    last number that it took in, would pass over new events with numbers below it. So a node that starts goes on at the
+    clock's milliseconds."""
+    with db:
+        last = db.execute("select seq from sqlite_sequence where name = 'events'").fetchone()
+        ahead = max(last[0] if last else 0, int(time.time() * 1000))
+        if last:
+            db.execute("update sqlite_sequence set seq = ? where name = 'events'", (ahead,))
+        else:
+            db.execute("insert into sqlite_sequence values ('events', ?)", (ahead,))
 
 
 def _row(body: str, driver_state: bytes | None) -> SandboxRow:

@@ -30,6 +30,8 @@ from bellglass.node.live import LiveSandbox
 from bellglass.node.templates import Templates
 
 STOP_S = 15.0
+EVENTS_KEPT = 100_000
+"""Acknowledged ones, for a server whose database was restored: at most so many, and no longer than the retention."""
 DELETED_KEPT_S = 600.0
 log = logging.getLogger("bellglass.sandboxes")
 
@@ -164,6 +166,8 @@ class Sandboxes:
             self._locks.pop(sandbox_id, None)
         if old:
             await self.journal.forget(old)
+        kept_since = datetime.fromtimestamp(time.time() - self._retention_s, UTC)
+        await self.journal.forget_events(format_time(kept_since), EVENTS_KEPT)
 
     # --- for the changes --------------------------------------------------------------------------------
 

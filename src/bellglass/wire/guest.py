@@ -13,8 +13,10 @@ from enum import IntEnum, IntFlag
 
 from bellglass.wire import tlv
 from bellglass.wire.frames import MAX_DATA, FrameError, encode
+from bellglass.wire.versions import Versions
 
-PROTOCOL = 1
+PROTOCOLS = Versions(oldest=1, newest=1)
+"""What this node speaks. An agent speaks one version: that of the release that started its sandbox."""
 WINDOW_BYTES = 256 * 1024
 STDIN, STDOUT, STDERR = 0, 1, 2
 FLAG_DESCRIPTOR = 1  # on START: one descriptor rides on the frame's first byte
@@ -194,8 +196,9 @@ def encode_file(
     return encode(GuestType.FILE, stream, b"".join(fields))
 
 
-def encode_welcome(hostname: str) -> bytes:
-    return encode(GuestType.WELCOME, 0, tlv.put(1, PROTOCOL) + tlv.put(2, 0) + tlv.put(3, hostname))
+def encode_welcome(hostname: str, protocol: int = PROTOCOLS.newest) -> bytes:
+    """`protocol` is the one that the agent's HELLO named."""
+    return encode(GuestType.WELCOME, 0, tlv.put(1, protocol) + tlv.put(2, 0) + tlv.put(3, hostname))
 
 
 def encode_data(stream: int, channel: int, offset: int, data: bytes | memoryview) -> bytes:

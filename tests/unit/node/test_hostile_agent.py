@@ -209,7 +209,7 @@ def test_unknown_streams_of_hello_are_released_once(run, tmp_path) -> None:
 
 @pytest.mark.parametrize(
     "greeting",
-    [b"", b"GET / HTTP/1.1\r\n\r\n", encode(GuestType.PING, 0, b""), encode(GuestType.HELLO, 0, tlv.put(1, 2))],
+    [b"", b"GET / HTTP/1.1\r\n\r\n", encode(GuestType.PING, 0, b""), encode(GuestType.HELLO, 0, tlv.put(1, 0))],
 )
 def test_no_hello_no_link(run, tmp_path, monkeypatch, greeting) -> None:
     monkeypatch.setattr(session_module, "HELLO_TIMEOUT_S", 0.2)

@@ -15,7 +15,7 @@ NAMES = {
     "NodeUnavailable", "NotAcceptable", "NotFound", "NotSupported", "OutputChunk", "OutputInvalid",
     "RangeNotSatisfiable", "RequestError",
     "Rule", "Sandbox", "SandboxFailed", "SandboxGone", "SandboxInfo", "ServiceError", "StreamInterrupted", "TooLarge",
-    "Unauthorized", "__version__",
+    "Unauthorized", "VersionMismatch", "__version__",
 }  # fmt: skip
 BOX = {
     "close", "connect", "delete", "exec", "execution", "executions", "files", "get_or_create", "id", "info", "labels",

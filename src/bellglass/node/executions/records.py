@@ -13,16 +13,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bellglass.node.schema import bring_forward
+
 STREAM_ID_STEP = 1024
-_SCHEMA = """
-create table if not exists executions (
-    sandbox_id text not null, id text not null, stream_id integer not null, digest text not null,
-    state text not null, record text not null, resume text not null,
-    primary key (sandbox_id, id)
-) without rowid;
-create index if not exists executions_by_state on executions (sandbox_id, state, id);
-create table if not exists streams (sandbox_id text primary key, next_id integer not null) without rowid;
-"""
+SCHEMA = (
+    (
+        "create table if not exists executions (sandbox_id text not null, id text not null,"
+        " stream_id integer not null, digest text not null, state text not null, record text not null,"
+        " resume text not null, primary key (sandbox_id, id)) without rowid",
+        "create index if not exists executions_by_state on executions (sandbox_id, state, id)",
+        "create table if not exists streams (sandbox_id text primary key, next_id integer not null) without rowid",
+    ),
+)
+"""Steps: see node/schema.py."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,11 @@ class Records:
         self._db.execute("pragma journal_mode=wal")
         self._db.execute("pragma synchronous=off")
         self._db.execute("pragma wal_autocheckpoint=256")
-        self._db.executescript(_SCHEMA)
+        try:
+            bring_forward(self._db, path, SCHEMA)
+        except BaseException:
+            self._db.close()
+            raise
 
     def close(self) -> None:
         self._db.close()

@@ -13,12 +13,12 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from bellglass.errors import AgentLost, BellglassError
+from bellglass.errors import AgentLost, BellglassError, VersionMismatch
 from bellglass.node.drivers.base import Handle
 from bellglass.node.guestlink.budget import CpuBudget
 from bellglass.node.guestlink.connection import GuestConnection
 from bellglass.node.guestlink.stream import GuestStream
-from bellglass.wire import guest
+from bellglass.wire import guest, versions
 from bellglass.wire.frames import Frame, FrameError, encode
 from bellglass.wire.guest import GuestType, Hello
 
@@ -32,6 +32,8 @@ RELEASE_DELAY_S = 0.002
 MAX_PING_BYTES = 64
 MAX_IGNORED_FRAMES = 1_000_000
 """Of one link. An honest agent has a few on their way when a stream is released."""
+KNOWN_TYPES = frozenset(GuestType)
+MISMATCH_HINT = "install the release that started the sandbox, or delete the sandbox"
 log = logging.getLogger("bellglass.guest")
 
 
@@ -47,7 +49,7 @@ class GuestSession:
         """On the link that is up."""
         self.budget = CpuBudget()
         self._handle = handle
-        self._welcome = guest.encode_welcome(hostname)
+        self._hostname = hostname
         self._next_stream_id = next_stream_id
         self._highest_id = 0
         self._streams: dict[int, GuestStream] = {}
@@ -56,6 +58,7 @@ class GuestSession:
         self._link_up = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._closed: BellglassError | None = None
+        self._mismatch: VersionMismatch | None = None
 
     # --- for the sandbox --------------------------------------------------------------------------------
 
@@ -64,12 +67,15 @@ class GuestSession:
         self._task = asyncio.get_running_loop().create_task(self._run(), name=name)
 
     async def wait_link(self, deadline: float) -> Hello:
-        """Until a link is up. Raises AgentLost at the deadline (loop time), or why the session was closed."""
+        """Until a link is up. Raises AgentLost at the deadline (loop time), VersionMismatch, or why the session was
+        closed."""
         try:
             async with asyncio.timeout_at(deadline):
                 while self._connection is None:
                     if self._closed is not None:
                         raise self._closed
+                    if self._mismatch is not None:
+                        raise self._mismatch
                     self._link_up.clear()
                     await self._link_up.wait()
         except TimeoutError:
@@ -169,7 +175,11 @@ class GuestSession:
                 connection.start()
                 waited: list[asyncio.Future[Any]] = [ended, greeting]
                 await asyncio.wait(waited, timeout=HELLO_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
-                if greeting.done() and not connection.closed:
+                mismatch = greeting.exception() if greeting.done() else None
+                if isinstance(mismatch, VersionMismatch):
+                    reason, self._mismatch = mismatch.message, mismatch
+                    self._link_up.set()  # who waits for a link is not to wait for one that can't come
+                elif greeting.done() and not connection.closed:
                     self._link_begins(connection, greeting.result())
                     reason = await ended
                     if loop.time() - began > LONG_LINK_S and connection.violation is None:
@@ -185,12 +195,12 @@ class GuestSession:
             pause_s = min(pause_s * 2, RELINK_MAX_S)
 
     def _link_begins(self, connection: GuestConnection, hello: Hello) -> None:
-        self.hello = hello
+        self.hello, self._mismatch = hello, None
         self.links += 1
         self.ignored_frames = 0
         self._connection = connection
         connection.on_frame = self._frame_received
-        connection.send(self._welcome)
+        connection.send(guest.encode_welcome(self._hostname, hello.protocol))
         for stream_id in hello.streams:
             if stream_id not in self._streams:
                 connection.send(guest.encode_abort(stream_id), guest.encode_release(stream_id))
@@ -207,6 +217,9 @@ class GuestSession:
                 stream.link_lost()
 
     def _frame_received(self, frame: Frame) -> None:
+        if frame.type not in KNOWN_TYPES:
+            self._ignore()  # a newer agent's, whatever stream it names
+            return
         stream = self._streams.get(frame.stream)
         if stream is not None:
             stream.frame_received(frame)
@@ -248,9 +261,16 @@ def _hello_into(greeting: asyncio.Future[Hello]) -> Callable[[Frame], None]:
         if frame.type != GuestType.HELLO or frame.stream != 0 or greeting.done():
             raise FrameError(f"frame type {frame.type} where HELLO was due")
         hello = guest.decode_hello(frame.payload)
-        if hello.protocol != guest.PROTOCOL:
-            raise FrameError(f"protocol {hello.protocol}: this node speaks {guest.PROTOCOL}")
-        greeting.set_result(hello)
+        if (theirs := versions.told(hello.protocol)) is None:
+            raise FrameError(f"protocol {hello.protocol}")
+        try:
+            versions.agree(
+                guest.PROTOCOLS, theirs, f"the sandbox's agent (version {hello.version})", hint=MISMATCH_HINT
+            )
+        except VersionMismatch as error:
+            greeting.set_exception(error)
+        else:
+            greeting.set_result(hello)
 
     return on_frame
 

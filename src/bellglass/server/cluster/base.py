@@ -32,7 +32,8 @@ class NodeInfo:
 
 class ClusterEngine(Protocol):
     """Calls raise NodeUnavailable (503, retryable) while the node of a sandbox is out of reach; then nothing is
-    known of what a call already under way did."""
+    known of what a call already under way did. VersionMismatch: it is there, and of a release that can't be spoken
+    with."""
 
     def up(self) -> bool:
         """Whether a node can be reached now."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import structlog
 
-from bellglass.errors import BellglassError, NodeUnavailable
+from bellglass.errors import BellglassError, NodeUnavailable, VersionMismatch
 from bellglass.link import LinkClient, LinkStream
 from bellglass.server.cluster.base import NodeInfo
 
@@ -40,6 +40,7 @@ class LocalEngine:
         self._info_at = 0.0
         self._connected = asyncio.Event()
         self._why_down = "it has not been dialed yet"
+        self._mismatch: VersionMismatch | None = None
         self._task: asyncio.Task[None] | None = None
         self._closing = False
 
@@ -94,9 +95,11 @@ class LocalEngine:
             raise self._down()
         return link
 
-    def _down(self) -> NodeUnavailable:
+    def _down(self) -> NodeUnavailable | VersionMismatch:
         if self._closing:
             return NodeUnavailable("the server is going down", hint="retry in a moment")
+        if self._mismatch is not None:
+            return self._mismatch
         return NodeUnavailable(
             f"the node does not answer: {self._why_down}", hint="`bellglass status` shows whether it runs; retry"
         )
@@ -106,14 +109,15 @@ class LocalEngine:
         while True:
             try:
                 link = await LinkClient.connect(self._socket, secret=self._secret, installation=self._installation)
-            except NodeUnavailable as error:
+            except (NodeUnavailable, VersionMismatch) as error:
+                self._mismatch = error if isinstance(error, VersionMismatch) else None
                 if pause_s == FIRST_RETRY_S:
                     log.warning("node out of reach", reason=error.message)
                 self._why_down = error.message
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, LAST_RETRY_S)
                 continue
-            pause_s = FIRST_RETRY_S
+            pause_s, self._mismatch = FIRST_RETRY_S, None
             await self._use(link)
 
     async def _use(self, link: LinkClient) -> None:

@@ -15,7 +15,7 @@ from bellglass.server.db.migrations import HEAD
 
 
 class MigrationFailed(RuntimeError):
-    """The database could not be brought to this version's schema; it is as it was."""
+    """The database could not be brought to this release's schema; it is as it was."""
 
 
 def current_revision(database: Path) -> str | None:
@@ -35,9 +35,16 @@ def current_revision(database: Path) -> str | None:
 
 
 def ensure(database: Path) -> None:
-    """Migrate if needed. Raises MigrationFailed with what the migration said."""
-    if current_revision(database) == HEAD:
+    """Migrate if needed. Raises MigrationFailed with what the migration said, also for the database of a newer
+    release."""
+    revision = current_revision(database)
+    if revision == HEAD:
         return
+    if revision is not None and revision > HEAD:  # four digits, so text sorts as numbers do
+        raise MigrationFailed(
+            f"{database} has schema {revision}, this release knows up to {HEAD}: install the release that wrote it,"
+            " or restore the backup from before the upgrade"
+        )
     done = subprocess.run(
         [sys.executable, "-m", "bellglass.server.db.migrate", str(database)],
         stdin=subprocess.DEVNULL,

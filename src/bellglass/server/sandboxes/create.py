@@ -20,6 +20,7 @@ from bellglass.errors import (
     NotSupported,
     RequestError,
     SandboxFailed,
+    VersionMismatch,
     from_dict,
 )
 from bellglass.ids import new_sandbox_id
@@ -162,8 +163,9 @@ class Creator:
         }
         try:
             result = await self._on_node(params, request_id)
-        except NodeUnavailable as error:  # nothing is known: the row stays `creating` until the node is back
-            raise NodeUnavailable(
+        except (NodeUnavailable, VersionMismatch) as error:
+            # Nothing is known: the row stays `creating` until the node is back.
+            raise type(error)(
                 error.message,
                 hint="whether it started is unknown; retry with the same Idempotency-Key, or list by name",
                 details={"sandbox_id": sandbox.id},
