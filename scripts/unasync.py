@@ -25,6 +25,7 @@ NAMES = {
     "AsyncExecution": "Execution",
     "AsyncFeeder": "Feeder",
     "AsyncFiles": "Files",
+    "AsyncInput": "Input",
     "AsyncPools": "Pools",
     "AsyncResponse": "Response",
     "AsyncTransport": "Transport",

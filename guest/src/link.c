@@ -54,12 +54,12 @@ static void retry_later(struct link *link)
 
 static void hello(struct link *link)
 {
-    size_t size = 256 + STREAM_SLOTS * (TLV_HEADER + 5u);
+    size_t size = 256 + STREAM_SLOTS * (TLV_HEADER + 5u + TLV_HEADER + 13u);
     uint8_t *p = outbuf_reserve(&link->out, size);
     struct tlv_writer w = { .data = p, .size = size };
 
     tlv_put_u64(&w, 1, PROTOCOL_VERSION);
-    tlv_put_u64(&w, 2, FEATURE_FD_PASSING | FEATURE_FILES | FEATURE_ARCHIVES);
+    tlv_put_u64(&w, 2, FEATURE_FD_PASSING | FEATURE_FILES | FEATURE_ARCHIVES | FEATURE_INPUT_OFFSETS);
     tlv_put(&w, 3, agent.boot_id, sizeof agent.boot_id);
     tlv_put_u64(&w, 4, link->epoch);
     tlv_put_string(&w, 5, AGENT_VERSION);
@@ -72,6 +72,13 @@ static void hello(struct link *link)
         put32(live, s->id);
         live[4] = T_START;
         tlv_put(&w, 7, live, sizeof live);
+        if (s->in.window == 0)
+            continue;
+        uint8_t input[13];   /* a node that was restarted goes on from there */
+        put32(input, s->id);
+        put64(input + 4, s->in.received);
+        input[12] = s->in.eof;
+        tlv_put(&w, 8, input, sizeof input);
     }
     outbuf_commit(&link->out, T_HELLO, 0, 0, w.used);
 }

@@ -111,6 +111,9 @@ class LiveSandbox:
         self.active()
         self.executions.stored(run)
 
+    def input_ended(self, run: Run, offset: int) -> None:
+        self.executions.input_ended(run, offset)
+
     def run_finished(self, run: Run, record: dict[str, Any] | None) -> None:
         self.active()
         self.executions.ended(run, record)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum, IntFlag
+from typing import NamedTuple
 
 from bellglass.wire import tlv
 from bellglass.wire.frames import MAX_DATA, FrameError, encode
@@ -22,7 +23,9 @@ STDIN, STDOUT, STDERR = 0, 1, 2
 FLAG_DESCRIPTOR = 1  # on START: one descriptor rides on the frame's first byte
 FLAG_MORE = 2  # on START: the payload goes on in the next START frame of the stream
 MAX_START_BYTES = 2 * 1024 * 1024
+MAX_OFFSET = 2**62
 _OFFSET = struct.Struct("<Q")
+_INPUT = struct.Struct("<IQB")
 
 
 class GuestType(IntEnum):
@@ -73,6 +76,13 @@ class FileFlag(IntFlag):
     TRUNCATE = 64
 
 
+class Input(NamedTuple):
+    """How much of a program's standard input the agent has taken over all links, and whether its end."""
+
+    received: int
+    ended: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Hello:
     protocol: int
@@ -83,6 +93,8 @@ class Hello:
     machine: str
     streams: dict[int, int]
     """Streams that the agent still holds, by id: the kind (16 START, 32 FILE)."""
+    inputs: dict[int, Input] = field(default_factory=dict)
+    """What the live streams with standard input have of it, by id. Empty from an agent before feature 8."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +251,14 @@ def decode_hello(payload: bytes | memoryview) -> Hello:
         if len(raw) != 5:
             raise FrameError("a live stream that is not 5 bytes")
         streams[int.from_bytes(raw[:4], "little")] = raw[4]
+    inputs: dict[int, Input] = {}
+    for raw in fields.get(8, [])[:4096]:
+        if len(raw) != 13:
+            raise FrameError("the input of a live stream that is not 13 bytes")
+        stream, received, ended = _INPUT.unpack(raw)
+        if received > MAX_OFFSET:
+            raise FrameError(f"{received} bytes of standard input")
+        inputs[stream] = Input(received, bool(ended))
     return Hello(
         protocol=tlv.number(fields, 1, 0) or 0,
         features=tlv.number(fields, 2, 0) or 0,
@@ -247,6 +267,7 @@ def decode_hello(payload: bytes | memoryview) -> Hello:
         version=tlv.text(fields, 5, limit=64),
         machine=tlv.text(fields, 6, limit=64),
         streams=streams,
+        inputs=inputs,
     )
 
 

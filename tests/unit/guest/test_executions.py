@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import struct
+import subprocess
 import time
 from pathlib import Path
 
@@ -342,6 +343,30 @@ def test_program_goes_on_without_a_link(peer: Peer) -> None:
     peer.send(guest.encode_data(stream.id, 0, 0, b"hello\n"))
     peer.wait(stream)
     assert stream.stdout == b"a\nb\ngot hello\n"
+
+
+def test_hello_tells_how_much_input_came(peer: Peer) -> None:
+    """A restarted node knows nothing of what the one before it had sent; the program takes nothing for now."""
+    stream = peer.start("sh", "-c", "echo up; sleep 1; cksum", stdin=True)
+    without = peer.start("sleep", "30")
+    data = os.urandom(guest.WINDOW_BYTES)
+    peer.until(lambda: stream.stdout == b"up\n")
+    assert peer.hello is not None and peer.hello.features & 8
+    for start, end in ((0, 100_000), (100_000, 250_000)):
+        peer.send(guest.encode_data(stream.id, 0, start, data[start:end]))
+        peer.send(encode(GuestType.PING, 0, b"x"))
+        peer.pongs.clear()
+        peer.until(lambda: peer.pongs)
+        peer.hang_up()
+        assert peer.accept().inputs == {stream.id: guest.Input(end, False)}
+    peer.send(guest.encode_data(stream.id, 0, 250_000, data[250_000:]) + guest.encode_eof(stream.id, 0, len(data)))
+    peer.wait(stream)
+    peer.hang_up()
+    assert peer.accept().inputs == {stream.id: guest.Input(len(data), True)}
+    peer.wait(stream)
+    expected = subprocess.run(["cksum"], input=data, capture_output=True, check=True).stdout
+    assert stream.stdout == b"up\n" + expected
+    peer.send(guest.encode_release(without.id))
 
 
 @pytest.mark.parametrize(

@@ -193,7 +193,7 @@ def test_stdin_is_streamed_with_its_end(run) -> None:
             stream = await node.link.open("execution.stdin", params)
             await stream.send(data)
             await stream.end()
-            assert (await stream.head())["result"] == {"written": len(data)}
+            assert (await stream.head())["result"] == {"written": len(data), "offset": len(data)}
             await box.call("execution.stdin", execution_id=execution_id, eof=True)
             raw = await box.body("execution.output", execution_id=execution_id, follow=True, accept="json")
             assert json.loads(raw)["stdout"].split()[0] == hashlib.sha256(data).hexdigest()

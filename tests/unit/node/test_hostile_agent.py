@@ -84,6 +84,9 @@ class PuppetHost:
     def run_started(self, run: Any) -> None:
         self.executions.stored(run)
 
+    def input_ended(self, run: Any, offset: int) -> None:
+        self.executions.input_ended(run, offset)
+
     def run_finished(self, run: Any, record: Any) -> None:
         self.executions.ended(run, record)
 
@@ -177,7 +180,7 @@ def test_an_offence_ends_the_link_and_is_counted(run, tmp_path, offence) -> None
             made, _ = host.executions.create(spec(detach=False))
             from bellglass.node.executions.log import Cursor
 
-            made.reader_attached(Cursor(-(10**9)))
+            made.reader_attached(Cursor(-(10**9)), starter=True)
             await read_frames(agent, 2)
             await loop.sock_sendall(agent, offence)
             async with asyncio.timeout(5):

@@ -47,6 +47,7 @@ class Process:
         self.lost_bytes = 0
         self.changed = asyncio.Condition()
         self.process: asyncio.subprocess.Process | None = None
+        self.input_bytes = 0
         self.done = False
 
     async def add(self, type: OutputType, data: bytes) -> None:
@@ -368,8 +369,13 @@ class FakeApi:
         run = self.run_of(request)
         pipe = run.process.stdin if run.process else None
         if run.done or pipe is None or pipe.is_closing():
-            raise errors.Conflict("its standard input is not open")
+            details = {"received": run.input_bytes, "ended": True} if pipe is not None else None
+            raise errors.Conflict("its standard input is not open", details=details)
         data = await request.body()
+        if (offset := request.query_params.get("offset")) is not None and int(offset) != run.input_bytes:
+            details = {"received": run.input_bytes, "ended": False}
+            raise errors.Conflict("its standard input stands elsewhere", details=details)
+        run.input_bytes += len(data)
         try:
             pipe.write(data)
             await pipe.drain()
@@ -377,7 +383,7 @@ class FakeApi:
             raise errors.Conflict("its standard input is closed") from error
         if request.query_params.get("eof") == "true":
             pipe.close()
-        return JSONResponse({"written": len(data)})
+        return JSONResponse({"written": len(data), "offset": run.input_bytes})
 
     async def signal(self, request: Request) -> Response:
         body = await request.json()

@@ -20,8 +20,7 @@ from bellglass import (
     SandboxGone,
     StreamInterrupted,
 )
-from bellglass.sdk._async import executions as async_executions
-from bellglass.sdk._sync import executions as sync_executions
+from bellglass.sdk import _patience
 
 
 def test_outcomes(sandbox: Any) -> None:
@@ -194,8 +193,7 @@ def test_a_server_that_restarts_is_waited_for(sandbox: Any, server: Any) -> None
 
 
 def test_giving_up_on_a_server_that_stays_away(sandbox: Any, server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (sync_executions, async_executions):
-        monkeypatch.setattr(module, "RECONNECT_S", 1.0)
+    monkeypatch.setattr(_patience, "RECONNECT_S", 1.0)
     timer = threading.Timer(0.3, server.stop)
     timer.start()
     begun = time.monotonic()
@@ -284,6 +282,51 @@ def test_stdin_of_a_started_one(sandbox: Any) -> None:
     assert execution.wait(max_output="1MiB").stdout_total_bytes == 4 + 800_000
     with pytest.raises(Conflict):
         execution.write_stdin("late")
+
+
+def test_input_whose_answer_is_lost_is_not_sent_twice(sandbox: Any, fake: Any) -> None:
+    execution = sandbox.start(["cat"], stdin_open=True)
+    execution.write_stdin("one\n")
+    fake.drop_answers = 2
+    execution.write_stdin("two\n")
+    execution.write_stdin("three\n")
+    fake.drop_answers = 1
+    execution.close_stdin()
+    assert execution.wait().stdout == "one\ntwo\nthree\n"
+    posts = [path for method, path in fake.requests if method == "POST" and path.endswith("/stdin")]
+    assert len(posts) == 4 + 2 + 1
+
+
+def test_input_goes_on_over_a_restart(sandbox: Any, server: Any) -> None:
+    execution = sandbox.start(["cksum"], stdin_open=True)
+    execution.write_stdin(b"x" * 1000)
+    again = sandbox.execution(execution.id)
+    again.write_stdin(b"y" * 1000)
+    timer = threading.Timer(0.5, server.start)
+    server.stop()
+    timer.start()
+    execution.write_stdin(b"z" * 1000, eof=True)
+    timer.join()
+    assert execution.wait().stdout.split()[1] == "3000"
+
+
+def test_two_writers_over_a_broken_connection_are_told(sandbox: Any, fake: Any) -> None:
+    execution = sandbox.start(["cat"], stdin_open=True)
+    other = sandbox.execution(execution.id)
+    execution.write_stdin("1")
+    other.write_stdin("2")
+    execution.write_stdin("3")  # another one's bytes lie between, which is no error
+    fake.runs[execution.id].input_bytes += 100
+    fake.drop_answers = 1
+    with pytest.raises(StreamInterrupted, match="not known"):
+        execution.write_stdin("4")
+    execution.kill()
+
+
+def test_a_start_whose_answer_is_lost_is_found_again(sandbox: Any, fake: Any) -> None:
+    fake.drop_answers = 4
+    execution = sandbox.start("echo once")
+    assert execution.wait().stdout == "once\n" and fake.started == 1
 
 
 def test_signals(sandbox: Any) -> None:

@@ -205,7 +205,7 @@ class Peer:
         written = 0
         async for chunk in stream:
             written += len(chunk)
-        await stream.send_head({"result": {"written": written}})
+        await stream.send_head({"result": {"written": written, "offset": (params["offset"] or 0) + written}})
 
     async def on_execution_signal(self, params: dict[str, Any], stream: LinkStream) -> None:
         self._execution(params)

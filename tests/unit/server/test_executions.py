@@ -179,10 +179,17 @@ def test_a_stopping_server_is_no_client_that_left(tmp_path: Any) -> None:
 
 def test_stdin_and_signals(harness: Harness, api: httpx2.Client, url: str) -> None:
     mine = api.post(url, json={"command": ["cat"], "stdin_open": True, "detach": True}).json()["id"]
-    assert api.post(f"{url}/{mine}/stdin", content=b"x" * 3_000_000).json() == {"written": 3_000_000}
-    assert harness.peer.params("execution.stdin")["eof"] is False
-    assert api.post(f"{url}/{mine}/stdin?eof=true").json() == {"written": 0}
-    assert harness.peer.params("execution.stdin")["eof"] is True
+    answer = api.post(f"{url}/{mine}/stdin", content=b"x" * 3_000_000)
+    assert answer.json() == {"written": 3_000_000, "offset": 3_000_000}
+    assert (harness.peer.params("execution.stdin")["eof"], harness.peer.params("execution.stdin")["offset"]) == (
+        False, None,
+    )  # fmt: skip
+    assert api.post(f"{url}/{mine}/stdin?eof=true&offset=7").json() == {"written": 0, "offset": 7}
+    assert (harness.peer.params("execution.stdin")["eof"], harness.peer.params("execution.stdin")["offset"]) == (
+        True, 7,
+    )  # fmt: skip
+    for wrong in ("-1", "x", str(2**63)):
+        error_of(api.post(f"{url}/{mine}/stdin?offset={wrong}"), 422, "invalid_request")
     for name in ("SIGTERM", "TERM", "term", 15):
         assert api.post(f"{url}/{mine}/signal", json={"signal": name}).status_code == 204
         assert harness.peer.params("execution.signal")["signal"] == "SIGTERM"

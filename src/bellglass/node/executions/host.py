@@ -20,6 +20,9 @@ class Host(Protocol):
     def run_started(self, run: Run) -> None:
         """It has its stream id and is about to be sent to the agent: from here on it must be found again."""
 
+    def input_ended(self, run: Run, offset: int) -> None:
+        """Its standard input ends at `offset`; a restarted node has to know."""
+
     def run_finished(self, run: Run, record: dict[str, Any] | None) -> None:
         """`record` is None when it never started: then nothing is kept of it."""
 

@@ -70,6 +70,12 @@ class Records:
             ),
         )
 
+    def input_ended(self, sandbox_id: str, execution_id: str, offset: int) -> None:
+        self._db.execute(
+            "update executions set resume = json_set(resume, '$.stdin_end', ?) where sandbox_id = ? and id = ?",
+            (offset, sandbox_id, execution_id),
+        )
+
     def finish(self, sandbox_id: str, execution_id: str, record: dict[str, Any]) -> None:
         self._db.execute(
             "update executions set state = ?, record = ?, resume = '{}' where sandbox_id = ? and id = ?",

@@ -99,8 +99,10 @@ class Executions:
         """Executions that ran when the node stopped: their streams wait for the agent's next HELLO."""
         for stored in self._records.running(self._host.sandbox_id):
             output = ExecutionLog.reopen(self._folder, stored.id, self._ring_bytes())
-            run = Run(self._host, _spec_of(stored), output)
+            run = Run(self._host, _spec_of(stored, self._input_file(stored.id)), output, begun=True)
             run.overlapped = True  # nobody looked meanwhile
+            if run.stdin is not None and "stdin_end" in stored.resume:
+                run.stdin.end_known()
             self.running[stored.id] = run
             run.resume(
                 stream_id=stored.stream_id,
@@ -138,18 +140,28 @@ class Executions:
     # --- called by the host -----------------------------------------------------------------------------
 
     def stored(self, run: Run) -> None:
-        """The run has its stream id: from here on a restarted node would find it."""
+        """The run has its stream id: from here on a restarted node would find it. Raises OSError when the host's disk
+        does not take its input."""
+        if run.spec.stdin:
+            path = self._input_file(run.spec.id)
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path.write_bytes(run.spec.stdin)
         resume = {
             "oom_base": run.oom_base,
             "deadline_at": run.deadline_at,
             "started_at": run.started_at,
-            "stdin": run.stdin is not None,
+            "stdin": "open" if run.spec.stdin_open else "given" if run.stdin is not None else None,
         }
         row = StoredExecution(run.spec.id, run.id, run.spec.digest, "running", run.record(), resume)
         self._records.insert(self._host.sandbox_id, row)
 
+    def input_ended(self, run: Run, offset: int) -> None:
+        self._records.input_ended(self._host.sandbox_id, run.spec.id, offset)
+
     def ended(self, run: Run, record: dict[str, Any] | None) -> None:
         self.running.pop(run.spec.id, None)
+        if run.spec.stdin:
+            self._input_file(run.spec.id).unlink(missing_ok=True)
         if record is None:
             self._records.forget(self._host.sandbox_id, run.spec.id)
             if run.log.total_bytes:
@@ -182,6 +194,10 @@ class Executions:
 
     def _ring_bytes(self) -> int:
         return budget.ring_bytes(self._limits.log_bytes, (run.log.limit_bytes for run in self.running.values()))
+
+    def _input_file(self, execution_id: str) -> Path:
+        """Input that came with the request, until the execution ends."""
+        return self._folder / f"{execution_id}.stdin"
 
     def _check_same(self, digest: str, spec: ExecutionSpec) -> None:
         if digest != spec.digest:
@@ -233,8 +249,9 @@ def _finished_view(stored: StoredExecution, folder: Path) -> View:
     return View(stored.id, output, stored.record, None, error)
 
 
-def _spec_of(stored: StoredExecution) -> ExecutionSpec:
+def _spec_of(stored: StoredExecution, input_file: Path) -> ExecutionSpec:
     """As much of the spec as a running execution still needs."""
+    given = stored.resume.get("stdin")
     record = stored.record
     return ExecutionSpec(
         id=stored.id,
@@ -244,8 +261,9 @@ def _spec_of(stored: StoredExecution) -> ExecutionSpec:
         cwd=record["cwd"],
         user=record["user"],
         timeout_s=record["timeout_s"],
-        stdin=None,
-        stdin_open=bool(stored.resume.get("stdin")),
+        # Without its file: the node died at its very end, and all of the input had arrived.
+        stdin=(input_file.read_bytes() if input_file.exists() else b"") if given == "given" else None,
+        stdin_open=given in ("open", True),  # True: of an earlier version
         detach=record["detached"],
         digest=stored.digest,
     )

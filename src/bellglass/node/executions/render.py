@@ -42,14 +42,14 @@ def check_accept(accept: str) -> str:
 
 
 async def deliver(view: View, stream: LinkStream, accept: str, *, offset: int, follow: bool, starter: bool) -> None:
-    """Send the whole answer: head, body, end. `starter`: this reader started it and may block it.
+    """Send the whole answer: head, body, end. `starter`: this reader started it, or goes on for the one that did.
 
     A cancellation because the client hung up is told to the execution; one because the link broke is not. Raises why it
     could not be started."""
     cursor = Cursor(offset)
     run = view.run
     if run is not None:
-        run.reader_attached(cursor if starter else None)
+        run.reader_attached(cursor, starter=starter)
     try:
         if run is not None:
             await run.started()

@@ -19,7 +19,9 @@ from bellglass.node.executions.host import Host
 from bellglass.node.executions.kill import TreeKill
 from bellglass.node.executions.log import Cursor, ExecutionLog
 from bellglass.node.executions.spec import ExecutionSpec
-from bellglass.node.executions.windows import Incoming, StdinFeed
+from bellglass.node.executions.starter import Starter
+from bellglass.node.executions.stdin import StdinFeed
+from bellglass.node.executions.windows import Incoming
 from bellglass.node.guestlink.session import LINK_WAIT_S
 from bellglass.node.guestlink.stream import GuestStream
 from bellglass.wire import guest
@@ -28,14 +30,13 @@ from bellglass.wire.guest import STDERR, STDIN, STDOUT, GuestType, StartFlag
 
 HANGUP_GRACE_S = 30.0
 START_S = 30.0
-THROTTLE_BYTES = 256 * 1024
 log = logging.getLogger("bellglass.executions")
 
 
 class Run(GuestStream):
     """Made by the registry, then `begin`. `ended` is set at the end, after the record was stored."""
 
-    def __init__(self, host: Host, spec: ExecutionSpec, output: ExecutionLog) -> None:
+    def __init__(self, host: Host, spec: ExecutionSpec, output: ExecutionLog, *, begun: bool = False) -> None:
         self.spec = spec
         self.log = output
         self.ended = asyncio.Event()
@@ -53,16 +54,16 @@ class Run(GuestStream):
         self._pid: int | None = None
         self._start_known = asyncio.Event()
         self._sent_once = False
-        self._readopted = False
+        self._readopted = begun
         self._incoming = {STDOUT: Incoming(STDOUT), STDERR: Incoming(STDERR)}
-        self._throttle: Cursor | None = None
+        self._starter = Starter(self._acknowledge)
         self._readers = 0
         self._timers: list[asyncio.TimerHandle] = []
         self._final: dict[str, Any] | None = None
         self._kill = TreeKill(host, spec.id)
         self.stdin: StdinFeed | None = None
         if spec.stdin is not None or spec.stdin_open:
-            self.stdin = StdinFeed(self._send, spec.stdin, stays_open=spec.stdin_open)
+            self.stdin = StdinFeed(self._send, spec.stdin, stays_open=spec.stdin_open, begun=begun)
 
     # --- life -------------------------------------------------------------------------------------------
 
@@ -76,12 +77,11 @@ class Run(GuestStream):
     def resume(self, *, stream_id: int, oom_base: int, deadline_at: float | None, started_at: float) -> None:
         """Go on with an execution of an earlier life of the node, before the session has a link."""
         self.id, self.oom_base, self.deadline_at, self.started_at = stream_id, oom_base, deadline_at, started_at
-        self._sent_once = self._readopted = True
+        self._sent_once = True
         self._start_known.set()
         self._incoming = {c: Incoming(c, self.log.stream_bytes[c]) for c in (STDOUT, STDERR)}
-        if self.stdin is not None:
-            # How much of it the program had been sent is not known any more.
-            self.stdin.close(Conflict("standard input can't be written to since the node was restarted"))
+        if not self.spec.detach:
+            self._starter.keep_place(self.log.total_bytes)
         self._host.session.adopt(self)
         self._arm_deadline()
 
@@ -102,6 +102,7 @@ class Run(GuestStream):
     def suspend(self) -> None:
         """The node stops, the execution goes on: nothing more is stored."""
         self._cancel_timers()
+        self._starter.free()
         self._final = self._record("running")
         self.error = AgentLost("the node is stopping", hint="attach again with the execution's id")
         self.log.close()
@@ -123,52 +124,39 @@ class Run(GuestStream):
         """SIGKILL to the whole tree, and see to it that it is gone. Safe to repeat."""
         if not self.running or self._kill.begun:
             return
-        self._throttle = None  # a slow reader must not hold up the end; it reads on from the log
+        self._starter.free()  # a slow reader must not hold up the end; it reads on from the log
         self._kill.begin(self.id)
         self._acknowledge()
         self._host.spawn(self._see_it_dead(), f"kill:{self.spec.id}")
 
-    def reader_attached(self, cursor: Cursor | None = None) -> None:
-        """`cursor`: of the reader that started a waiting execution, and blocks the program when it is slow."""
+    def reader_attached(self, cursor: Cursor, *, starter: bool) -> None:
+        """`starter`: it started this waiting execution, or goes on for the one that did."""
         self._readers += 1
-        if cursor is not None:
-            self._throttle = cursor
+        if starter and not self.spec.detach and self.running and not self._kill.begun:
+            self._starter.attach(cursor)
 
     def reader_progressed(self) -> None:
         self._acknowledge()
 
-    def reader_detached(self, cursor: Cursor | None = None, *, hung_up: bool) -> None:
+    def reader_detached(self, cursor: Cursor, *, hung_up: bool) -> None:
         """`hung_up`: the client went away, rather than read to the end or lose its server."""
         self._readers -= 1
-        if cursor is not None and self._throttle is cursor:
-            self._throttle = None
-            self._acknowledge()
+        if self.running:
+            self._starter.detach(cursor)
         if hung_up and not self.spec.detach and self._readers == 0 and self.running:
             self._timers.append(self._loop.call_later(HANGUP_GRACE_S, self._nobody_waits))
 
-    async def write_stdin(self, data: bytes) -> None:
-        """Until the program's window took it all. Raises Conflict when standard input is not open."""
-        self.check_stdin()
-        assert self.stdin is not None
-        await self.stdin.write(data, self._pump_stdin)
-
-    def end_stdin(self) -> None:
-        """Standard input is at its end once what was written has arrived. Raises Conflict when it is not open."""
-        self.check_stdin()
-        assert self.stdin is not None
-        self.stdin.end()
-        self._pump_stdin()
-
-    def check_stdin(self) -> None:
+    def input(self) -> StdinFeed:
+        """Raises Conflict when standard input is not open."""
         if self.stdin is None:
             raise Conflict(
                 f"standard input of execution {self.spec.id} is not open", hint="start it with stdin_open=true"
             )
-        self.stdin.check_open()
+        return self.stdin
 
-    def _pump_stdin(self) -> None:
-        if self.stdin is not None and self._sent_once:
-            self.stdin.pump(self.id, link_is_up=self._host.session.link_is_up)
+    async def end_input(self, offset: int | None = None) -> None:
+        """Its end comes behind what was written, also after a restart of the node. Raises Conflict."""
+        await self.input().end(lambda at: self._host.input_ended(self, at), offset)
 
     # --- GuestStream ------------------------------------------------------------------------------------
 
@@ -176,9 +164,8 @@ class Run(GuestStream):
         for incoming in self._incoming.values():
             incoming.link_restored()
         if known:
-            if self.stdin is not None and not self._readopted:
-                self.stdin.restart(_encode_stdin, self.id)
-                self._pump_stdin()
+            if self.stdin is not None and (hello := self._host.session.hello) is not None:
+                self.stdin.link_up(self.id, hello.inputs.get(self.id))
             if self._kill.begun:
                 self._send(guest.encode_abort(self.id))
         elif self._pid is None and not self._readopted:
@@ -187,7 +174,9 @@ class Run(GuestStream):
             self._lost(AgentLost("the sandbox's agent lost this execution; its outcome is unknown"))
 
     def link_lost(self) -> None:
-        return  # `link_restored` goes on, or the deadline of the start passes
+        """`link_restored` goes on, or the deadline of the start passes."""
+        if self.stdin is not None:
+            self.stdin.link_down()
 
     def session_closed(self, error: BellglassError) -> None:
         if self.running:
@@ -206,9 +195,7 @@ class Run(GuestStream):
         elif frame.type == GuestType.ACK:
             if self.stdin is None or frame.channel != STDIN:
                 raise FrameError(f"ACK on channel {frame.channel}")
-            if not self._readopted:
-                self.stdin.acknowledged(guest.decode_offset(frame.payload)[0])
-                self._pump_stdin()
+            self.stdin.acknowledged(guest.decode_offset(frame.payload)[0])
         elif frame.type == GuestType.FAILED:
             self._on_failed(guest.decode_failure(frame.payload))
 
@@ -240,9 +227,8 @@ class Run(GuestStream):
         )
         self._sent_once = True
         self._host.session.send(*frames, descriptor=descriptor)
-        if self.stdin is not None:
-            self.stdin.restart(_encode_stdin, self.id)
-            self._pump_stdin()
+        if self.stdin is not None and self._host.session.link_is_up:
+            self.stdin.link_up(self.id, None)
 
     def _channel(self, frame: Frame) -> Incoming:
         if self._pid is None or frame.channel not in self._incoming:
@@ -264,8 +250,7 @@ class Run(GuestStream):
 
     def _acknowledge(self) -> None:
         """Only what lies in the log, and only while the reader that may block the program keeps up."""
-        throttle = self._throttle
-        if throttle is not None and self.log.total_bytes - throttle.offset > THROTTLE_BYTES:
+        if self._starter.holds_back(self.log.total_bytes):
             return
         for channel, incoming in self._incoming.items():
             if (offset := incoming.due()) is not None:
@@ -333,6 +318,7 @@ class Run(GuestStream):
         self._host.session.release(self)
         if self.stdin is not None:
             self.stdin.close(Conflict(f"execution {self.spec.id} has ended"))
+        self._starter.free()
         self.ended.set()
         self.log.finish()
 
@@ -386,7 +372,3 @@ class Run(GuestStream):
         return record.render(
             self._host.sandbox_id, self.spec, self.log, state=state, pid=self._pid, started_at=self.started_at
         )
-
-
-def _encode_stdin(stream_id: int, offset: int, data: bytes) -> bytes:
-    return guest.encode_data(stream_id, STDIN, offset, data)

@@ -32,13 +32,14 @@ async def create(node: Node, params: Params, stream: LinkStream) -> None:
     live = _live(node, params)
     accept = render.check_accept(params.text("accept", "json"))
     wanted = spec.read(params, shell=live.shell)
-    run, view = live.executions.create(wanted)
+    _, view = live.executions.create(wanted)
     if wanted.detach:
         if view.run is not None:
             await view.run.started()
         await stream.send_head({"result": view.record()}, end=True)
     else:
-        await render.deliver(view, stream, accept, offset=0, follow=True, starter=run is not None)
+        # The same request sent again, since its connection broke, is its starter as well.
+        await render.deliver(view, stream, accept, offset=0, follow=True, starter=True)
 
 
 async def get(node: Node, params: Params, stream: LinkStream) -> None:
@@ -69,23 +70,29 @@ async def output(node: Node, params: Params, stream: LinkStream) -> None:
         render.check_accept(params.text("accept", "json")),
         offset=params.integer("offset", 0),
         follow=params.flag("follow"),
-        starter=False,
+        starter=params.flag("resume"),
     )
 
 
 async def write_stdin(node: Node, params: Params, stream: LinkStream) -> None:
     live = _live(node, params)
     run = live.executions.live(params.text("execution_id", limit=64))
-    eof, written = params.flag("eof"), 0
+    feed = run.input()
+    eof, written, offset = params.flag("eof"), 0, params.integer("offset", None)
+
+    def at() -> int | None:
+        return None if offset is None else offset + written
+
     async for chunk in stream:
         live.active()
-        await run.write_stdin(chunk)
+        await feed.write(chunk, at())
         written += len(chunk)
+    if written == 0:
+        await feed.write(b"", at())
+    stands_at = await feed.settled()
     if eof:
-        run.end_stdin()
-    elif written == 0:
-        run.check_stdin()
-    await stream.send_head({"result": {"written": written}}, end=True)
+        await run.end_input(at())
+    await stream.send_head({"result": {"written": written, "offset": stands_at}}, end=True)
 
 
 async def send_signal(node: Node, params: Params, stream: LinkStream) -> None:

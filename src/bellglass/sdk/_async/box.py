@@ -11,6 +11,7 @@ from bellglass.ids import new_ulid
 from bellglass.model import Execution as ExecutionInfo
 from bellglass.model import Sandbox as SandboxInfo
 from bellglass.sdk._async.executions import AsyncExecution, run
+from bellglass.sdk._async.executions import start as start_execution
 from bellglass.sdk._async.files import AsyncFiles
 from bellglass.sdk._async.transport import AsyncTransport
 from bellglass.sdk._commands import command as make_command
@@ -173,9 +174,9 @@ class AsyncBox:
             detach=True,
             id=id,
         )
-        path = sandbox_path(self.id) + "/executions"
-        answer = await self._transport.request("POST", path, json=planned.body, idempotent=True)
-        execution = AsyncExecution(self._transport, self.id, ExecutionInfo.from_json(answer.json()).id)
+        made = await start_execution(self._transport, self.id, planned.body)
+        # Under an id that was given it may be an older one, that has some of its input already.
+        execution = AsyncExecution(self._transport, self.id, made.id, input_position=0 if id is None else None)
         if planned.stdin is not None:
             for piece in planned.stdin:
                 await execution.write_stdin(piece)

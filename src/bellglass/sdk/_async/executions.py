@@ -1,5 +1,4 @@
-"""Executions: following one's output to its end over broken connections, feeding its input, and the handle of a
-started one.
+"""Executions: following one's output to its end over broken connections, and the handle of a started one.
 
 An execution belongs to its sandbox and not to a connection. Its id is made here, so that a request whose answer was
 lost can be sent again: the server attaches to what that id started and never runs it a second time.
@@ -7,7 +6,6 @@ lost can be sent again: the server attaches to what that id started and never ru
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from json import JSONDecodeError
@@ -18,30 +16,33 @@ from bellglass.errors import (
     ConnectionFailed,
     NodeUnavailable,
     NotFound,
-    SandboxGone,
     StreamInterrupted,
     from_dict,
 )
 from bellglass.model import Execution as ExecutionInfo
-from bellglass.sdk._async._compat import AsyncBackground, call, pieces, sleep
+from bellglass.sdk._async._compat import call, sleep
+from bellglass.sdk._async.stdin import AsyncFeeder, AsyncInput
 from bellglass.sdk._async.transport import AsyncTransport
-from bellglass.sdk._commands import STDIN_PIECE, Command, as_bytes, cut
+from bellglass.sdk._commands import Command, as_bytes, cut
 from bellglass.sdk._http import RETRY_DELAYS_S, STREAM_TIMEOUT_S, execution_path, sandbox_path, target, was_sent
+from bellglass.sdk._patience import RECONNECT_S, Patience
 from bellglass.sdk._results import DEFAULT_MAX_OUTPUT, Collector, ExecResult, OutputChunk, TextStreams, failed
 from bellglass.units import parse_size
 from bellglass.wire.frames import FrameError
 from bellglass.wire.output import FRAMES, OutputDecoder, OutputEvent, OutputType
 
-# How long a server that is away (it restarts) is asked again for an execution that runs.
-RECONNECT_S = 60.0
-_FIRST_DELAY_S = 0.05
-_MAX_DELAY_S = 2.0
-
 
 async def follow_events(
-    transport: AsyncTransport, sandbox_id: str, execution_id: str, *, body: Any = None, offset: int = 0
+    transport: AsyncTransport,
+    sandbox_id: str,
+    execution_id: str,
+    *,
+    body: Any = None,
+    offset: int = 0,
+    follow: bool = True,
 ) -> AsyncIterator[OutputEvent]:
-    """Output from `offset` on, and EXIT last. With a `body` the execution is created first.
+    """Output from `offset` on, and EXIT last; without `follow` what there is of them. With a `body` the execution is
+    created first, and is waited for: its program never gets far ahead of this reader.
 
     A broken connection is made again, from the byte that came last. Raises StreamInterrupted when that fails for
     RECONNECT_S or the server does not know the execution (any more); ConnectionFailed when there was no server to
@@ -50,7 +51,7 @@ async def follow_events(
     attach = execution_path(sandbox_id, execution_id) + "/output"
     began = False  # something of the execution came: from now on it is only attached to
     reached = body is None
-    attempts, delay_s, give_up = 0, _FIRST_DELAY_S, 0.0
+    attempts, patience = 0, Patience()
     ending: OutputEvent | None = None
     while True:
         try:
@@ -59,15 +60,17 @@ async def follow_events(
                     "POST", create, json=body, accept=FRAMES, read_timeout_s=STREAM_TIMEOUT_S
                 )
             else:
-                where = target(attach, {"offset": offset, "follow": True})
+                where = target(attach, {"offset": offset, "follow": follow, "resume": True if body else None})
                 response = await transport.open("GET", where, accept=FRAMES, read_timeout_s=STREAM_TIMEOUT_S)
             try:
                 decoder = OutputDecoder()
                 async with aclosing(response.__aiter__()) as chunks:  # type: ignore[type-var]
                     async for chunk in chunks:
                         for event in decoder.feed(chunk):
-                            began = reached = True
-                            give_up, delay_s = 0.0, _FIRST_DELAY_S
+                            if not began or attempts:
+                                began = reached = True
+                                attempts = 0
+                                patience.success()
                             if event.type in (OutputType.STDOUT, OutputType.STDERR):
                                 if event.offset < offset:  # came before the break already
                                     event = event._replace(offset=offset, data=event.data[offset - event.offset :])
@@ -86,7 +89,7 @@ async def follow_events(
                                 yield event
             finally:
                 await response.aclose()
-            if ending is None:
+            if ending is None and follow:
                 raise ConnectionFailed("the output ended before its execution did", details={"stage": "exchange"})
         except (ConnectionFailed, NodeUnavailable, FrameError, JSONDecodeError) as error:
             if ending is None:
@@ -94,19 +97,34 @@ async def follow_events(
                 reached = reached or not isinstance(error, ConnectionFailed) or was_sent(error)
                 if not reached and attempts > len(RETRY_DELAYS_S):
                     raise
-                give_up = give_up or time.monotonic() + RECONNECT_S
-                if time.monotonic() + delay_s > give_up:
+                delay_s = patience.delay_s()
+                if delay_s is None:
                     raise _interrupted(execution_id, f"the server was away for {RECONNECT_S:.0f} s") from error
                 await sleep(delay_s)
-                delay_s = min(delay_s * 2, _MAX_DELAY_S)
                 continue
         except NotFound as error:
             if began:
                 raise _interrupted(execution_id, "the server does not know it any more") from error
             raise
-        assert ending is not None
-        yield ending
+        if ending is not None:
+            yield ending
         return
+
+
+async def start(transport: AsyncTransport, sandbox_id: str, body: Any) -> ExecutionInfo:
+    """Create a detached execution. Its id is in the body, so a request whose answer was lost is sent again."""
+    patience, reached, attempts = Patience(), False, 0
+    while True:
+        try:
+            answer = await transport.request("POST", sandbox_path(sandbox_id) + "/executions", json=body)
+            return ExecutionInfo.from_json(answer.json())
+        except (ConnectionFailed, NodeUnavailable) as error:
+            attempts += 1
+            reached = reached or not isinstance(error, ConnectionFailed) or was_sent(error)
+            delay_s = patience.delay_s()
+            if delay_s is None or (not reached and attempts > len(RETRY_DELAYS_S)):
+                raise
+            await sleep(delay_s)
 
 
 def _interrupted(execution_id: str, why: str) -> StreamInterrupted:
@@ -115,53 +133,6 @@ def _interrupted(execution_id: str, why: str) -> StreamInterrupted:
         hint=f"attach again with box.execution({execution_id!r})",
         details={"execution_id": execution_id},
     )
-
-
-async def write_stdin(transport: AsyncTransport, path: str, data: bytes, *, eof: bool) -> int:
-    """One piece of input; returns when the program's pipe has taken it. Raises Conflict where stdin is not open."""
-    answer = await transport.request("POST", target(f"{path}/stdin", {"eof": eof}), content=data, read_timeout_s=None)
-    return int(answer.json().get("written", len(data)))
-
-
-class AsyncFeeder:
-    """Sends standard input while the output is read. A program that ends before it has read all is no failure."""
-
-    def __init__(self, transport: AsyncTransport, path: str, source: Any) -> None:
-        self._transport = transport
-        self._path = path
-        self._source = source
-        self._background = AsyncBackground(self._send, self._kill)
-
-    async def _send(self, background: AsyncBackground) -> None:
-        try:
-            async for piece in pieces(self._source):
-                data = as_bytes(piece)
-                for part in cut(data) if len(data) > STDIN_PIECE else (data,):
-                    if not await self._write(background, part):
-                        return
-            await self._write(background, b"", eof=True)
-        except (Conflict, NotFound, SandboxGone):
-            pass  # it ended, or closed its input: how it ended comes with the output
-
-    async def _write(self, background: AsyncBackground, data: bytes, *, eof: bool = False) -> bool:
-        background.busy = True  # before the look at `stopped`: whoever stops looks the other way round
-        try:
-            if background.stopped:
-                return False
-            await write_stdin(self._transport, self._path, data, eof=eof)
-            return True
-        finally:
-            background.busy = False
-
-    async def _kill(self) -> None:
-        # Without the rest of its input it would wait for ever, or work on half of it.
-        await self._transport.request("POST", f"{self._path}/signal", json={"signal": "SIGKILL", "scope": "tree"})
-
-    async def stop(self) -> None:
-        """Raises what made the input fail, if anything did."""
-        await self._background.stop()
-        if self._background.failure is not None:
-            raise self._background.failure
 
 
 async def run(
@@ -220,9 +191,12 @@ async def run(
 class AsyncExecution:
     """A started execution. It runs on whether or not anybody holds this handle."""
 
-    def __init__(self, transport: AsyncTransport, sandbox_id: str, execution_id: str) -> None:
+    def __init__(
+        self, transport: AsyncTransport, sandbox_id: str, execution_id: str, *, input_position: int | None = None
+    ) -> None:
         self._transport = transport
         self._path = execution_path(sandbox_id, execution_id)
+        self._input = AsyncInput(transport, self._path, input_position)
         self.sandbox_id = sandbox_id
         self.id = execution_id
 
@@ -258,10 +232,7 @@ class AsyncExecution:
     async def output(self, *, follow: bool = True, offset: int = 0) -> AsyncIterator[OutputChunk]:
         """Its output from byte `offset` of both streams together, to its end or, without `follow`, to what there is."""
         texts = TextStreams()
-        if follow:
-            events = follow_events(self._transport, self.sandbox_id, self.id, offset=offset)
-        else:
-            events = self._logged(offset)
+        events = follow_events(self._transport, self.sandbox_id, self.id, offset=offset, follow=follow)
         async with aclosing(events):  # type: ignore[type-var]
             async for event in events:
                 if event.type in (OutputType.STDOUT, OutputType.STDERR, OutputType.SKIPPED):
@@ -269,31 +240,19 @@ class AsyncExecution:
         for chunk in texts.last():
             yield chunk
 
-    async def _logged(self, offset: int) -> AsyncIterator[OutputEvent]:
-        where = target(f"{self._path}/output", {"offset": offset, "follow": False})
-        response = await self._transport.open("GET", where, accept=FRAMES, read_timeout_s=STREAM_TIMEOUT_S)
-        decoder = OutputDecoder()
-        try:
-            async for chunk in response:
-                for event in decoder.feed(chunk):
-                    if event.type is OutputType.ERROR:
-                        raise from_dict(event.value)
-                    yield event
-        finally:
-            await response.aclose()
-
     async def write_stdin(self, data: str | bytes, *, eof: bool = False) -> None:
-        """Write to its standard input (started with `stdin_open=True`), waiting until the program has taken it.
+        """Write to its standard input (started with `stdin_open=True`), waiting until its pipe has taken all of it.
 
-        Raises Conflict when its input is not open (any more)."""
+        A broken connection or a server or node that restarts is borne, with one writer at a time. Raises Conflict when
+        its input is not open (any more), StreamInterrupted when how much was taken can't be known."""
         raw = as_bytes(data)
         parts = list(cut(raw)) or [b""]
         for index, part in enumerate(parts):
-            await write_stdin(self._transport, self._path, part, eof=eof and index == len(parts) - 1)
+            await self._input.write(part, eof=eof and index == len(parts) - 1)
 
     async def close_stdin(self) -> None:
         """End its standard input."""
-        await write_stdin(self._transport, self._path, b"", eof=True)
+        await self._input.write(b"", eof=True)
 
     async def signal(self, signal: str | int, *, scope: str = "tree") -> None:
         """Send a signal ("SIGINT", 2) to all of its processes, or with scope="process" to the first one alone."""

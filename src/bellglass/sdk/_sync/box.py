@@ -12,6 +12,7 @@ from bellglass.ids import new_ulid
 from bellglass.model import Execution as ExecutionInfo
 from bellglass.model import Sandbox as SandboxInfo
 from bellglass.sdk._sync.executions import Execution, run
+from bellglass.sdk._sync.executions import start as start_execution
 from bellglass.sdk._sync.files import Files
 from bellglass.sdk._sync.transport import Transport
 from bellglass.sdk._commands import command as make_command
@@ -174,9 +175,9 @@ class Box:
             detach=True,
             id=id,
         )
-        path = sandbox_path(self.id) + "/executions"
-        answer = self._transport.request("POST", path, json=planned.body, idempotent=True)
-        execution = Execution(self._transport, self.id, ExecutionInfo.from_json(answer.json()).id)
+        made = start_execution(self._transport, self.id, planned.body)
+        # Under an id that was given it may be an older one, that has some of its input already.
+        execution = Execution(self._transport, self.id, made.id, input_position=0 if id is None else None)
         if planned.stdin is not None:
             for piece in planned.stdin:
                 execution.write_stdin(piece)

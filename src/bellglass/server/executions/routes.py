@@ -94,30 +94,48 @@ async def output(
     execution_id: str,
     offset: Annotated[int, Query(ge=0, le=2**62, description="byte of the combined output to begin at")] = 0,
     follow: Annotated[bool, Query(description="go on until the execution has ended")] = False,
+    resume: Annotated[
+        bool,
+        Query(
+            description="go on for the stream that started a waiting execution, whose "
+            "connection broke: every byte comes, and a slow reader blocks the program"
+        ),
+    ] = False,
 ) -> Response:
     """The output from an offset, in the format of `Accept`."""
     accept = choose_format(request.headers.get("accept"))
     stream = await services_of(request).executions.output(
         project_of(request), sandbox_id, execution_id, accept, context_of(request).request_id,
-        offset=offset, follow=follow,
+        offset=offset, follow=follow, resume=resume,
     )  # fmt: skip
     return LinkResponse(stream, principal_of(request).key, in_our_words=in_our_words)
 
 
 @routes.action(
     "POST", ONE + "/stdin", "exec.stdin", body="application/octet-stream", body_required=False,
-    answer=dict, answer_example={"written": 6}, errors=(*INSIDE, TooLarge),
+    answer=dict, answer_example={"written": 6, "offset": 6}, errors=(*INSIDE, TooLarge),
 )  # fmt: skip
 async def stdin(
     request: Request,
     sandbox_id: str,
     execution_id: str,
     eof: Annotated[bool, Query(description="close standard input after these bytes")] = False,
+    offset: Annotated[
+        int | None,
+        Query(
+            ge=0,
+            le=2**62,
+            description="where in standard input the bytes begin; 409 with `details.received` if it stands elsewhere",
+        ),
+    ] = None,
 ) -> Response:
-    """Bytes for the standard input of an execution with `stdin_open`; answers when the program took them."""
+    """Bytes for the standard input of an execution with `stdin_open`; answers when they lie in the program's pipe.
+
+    `offset` of the answer is where standard input stands. Whoever gives it can send again what a broken connection
+    left unanswered."""
     services = services_of(request)
     stream = await services.executions.stdin(
-        project_of(request), sandbox_id, execution_id, context_of(request).request_id, eof=eof
+        project_of(request), sandbox_id, execution_id, context_of(request).request_id, offset=offset, eof=eof
     )
     with in_our_words():
         result = await send_body(request, stream, principal_of(request).key, services.settings["server.max_file"])

@@ -69,19 +69,21 @@ class Executions:
         *,
         offset: int,
         follow: bool,
+        resume: bool,
     ) -> LinkStream:
         target = guard.readable(self._reader, project_id, sandbox_id)
         params = {
-            **target.ref, "execution_id": check_id(execution_id), "offset": offset, "follow": follow, "accept": accept
+            **target.ref, "execution_id": check_id(execution_id), "offset": offset, "follow": follow, "accept": accept,
+            "resume": resume,
         }  # fmt: skip
         return await self._cluster.open(target.node_id, "execution.output", params, request_id=request_id)
 
     async def stdin(
-        self, project_id: str, sandbox_id: str, execution_id: str, request_id: str, *, eof: bool
+        self, project_id: str, sandbox_id: str, execution_id: str, request_id: str, *, offset: int | None, eof: bool
     ) -> LinkStream:
-        """A stream that takes the bytes and answers `{"written"}`."""
+        """A stream that takes the bytes and answers `{"written", "offset"}`."""
         target = guard.running(self._reader, project_id, sandbox_id)
-        params = {**target.ref, "execution_id": check_id(execution_id), "eof": eof}
+        params = {**target.ref, "execution_id": check_id(execution_id), "eof": eof, "offset": offset}
         return await self._cluster.open(target.node_id, "execution.stdin", params, request_id=request_id, body=True)
 
     async def signal(
