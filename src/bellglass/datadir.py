@@ -5,8 +5,8 @@
       installation.json     {"id", "created_at", "version"}
       lock                  held (flock) by the supervisor
       admin.key             the admin key, 0600, for `bellglass keys`
-      server/               0700, server's uid: bellglass.db, admin_key.sha256, link.secret
-      node/                 0700, node's uid: journal.db, executions/<sandbox>/, inputs/<sandbox>/, link.secret
+      server/               0700, server's uid: bellglass.db, admin_key.sha256, link.secret, ballast
+      node/                 0700, node's uid: journal.db, executions/<sandbox>/, inputs/<sandbox>/, link.secret, ballast
       sandboxes/<id>/       made by the helper, root's: disk.img, agent/ (the socket's folder), bundle/, files/
       run/                  0755: link/node.sock (node's uid, group of the server's), lxcfs/, runc/, supervisor.json
       logs/                 server.log node.log helper.log supervisor.log

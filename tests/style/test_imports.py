@@ -15,13 +15,14 @@ ALLOWED = {
     "units": {"errors"},
     "ids": set(),
     "datadir": set(),
+    "ballast": {"errors"},
     "model": {"errors", "units"},
     "wire": {"wire", "errors"},
     "settings": {"errors", "units"},
     "link": {"link", "wire", "errors", "ids", "model"},
     "sdk": {"sdk", *BASE},
-    "server": {"server", "link", *BASE},
-    "node": {"node", "link", *BASE},
+    "server": {"server", "link", "ballast", *BASE},
+    "node": {"node", "link", "ballast", *BASE},
     "supervise": {"supervise", "node", "link", *BASE},
     "cli": {"cli", "sdk", "supervise", *BASE},
     "testing": {"testing", "sdk", "supervise", *BASE},
@@ -29,7 +30,7 @@ ALLOWED = {
 """Part to the parts that it may import. `bellglass` itself (the version and the SDK's names) is open to all but the
 base; only the root package imports the SDK for others."""
 
-STANDARD_LIBRARY_ONLY = {"errors", "units", "ids", "datadir", "model", "wire", "settings", "testing"}
+STANDARD_LIBRARY_ONLY = {"errors", "units", "ids", "datadir", "ballast", "model", "wire", "settings", "testing"}
 CLIENT_PACKAGES = {"httpcore2", "typer", "click", "rich", "jsonschema", "referencing"}
 
 

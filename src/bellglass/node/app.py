@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from bellglass import ids
+from bellglass.ballast import Ballast
 from bellglass.datadir import DataDir
 from bellglass.errors import AgentLost, NotFound
 from bellglass.link import LinkServer, LinkStream
@@ -72,6 +73,7 @@ class Node:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         # The helper mounts a sandbox's inputs by their path, as another user: they are to be reached through here.
         data.inputs_dir.chmod(0o711)
+        Ballast.beside(data.journal_file).fill()
         self.journal = await Journal.open(data.journal_file)
         stack.callback(self.journal.close)
         self.node_id = await self._own_id()

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from bellglass.ballast import Ballast
 from bellglass.model import now
 from bellglass.node.schema import bring_forward
 
@@ -80,10 +81,12 @@ class Event:
 
 
 class Journal:
-    """Open with `open`; every method but `close` is a coroutine that returns once the change is durable."""
+    """Open with `open`; every method but `close` is a coroutine that returns once the change is durable. On a full
+    disk the ballast makes room; without any left they raise NoCapacity (resource disk)."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._ballast = Ballast.beside(path)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
         self._db: sqlite3.Connection | None = None
         self._grown = asyncio.Event()
@@ -192,7 +195,7 @@ class Journal:
             with self._db:
                 return work(self._db)
 
-        return await asyncio.get_running_loop().run_in_executor(self._thread, in_thread)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._ballast.spend, in_thread)
 
 
 def _connect(path: Path) -> sqlite3.Connection:

@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from fastapi import FastAPI
 from starlette.types import ASGIApp
 
+from bellglass.ballast import Ballast
 from bellglass.datadir import DataDir
 from bellglass.server.audit.trail import AuditTrail
 from bellglass.server.auth.service import Auth
@@ -45,6 +46,8 @@ FEATURES = (
     system_routes,
 )  # fmt: skip
 
+FILL_EVERY_S = 10.0
+
 
 class Application:
     """The ASGI application with what lives behind it. `start` and `stop` run on the loop that serves."""
@@ -65,9 +68,11 @@ class Application:
             stack.callback(engine.dispose)
             reader = Reader(engine)
             stack.callback(reader.close)
+            ballast = Ballast.beside(self._data.database_file)
             writer = Writer(engine)
             writer.start()
             stack.push_async_callback(writer.close)
+            stack.push_async_callback(_cancel, asyncio.create_task(_keep_filled(ballast), name="ballast"))
             self.services = await self._put_together(stack, reader, writer)
             self.fastapi.state.services = self.services
             self._stack = stack.pop_all()
@@ -128,6 +133,12 @@ class Application:
     def _finished(self, context: Context, status: int) -> None:
         if self.services is not None:
             self.services.audit.finished(context, status)
+
+
+async def _keep_filled(ballast: Ballast) -> None:
+    while True:
+        await asyncio.to_thread(ballast.fill)
+        await asyncio.sleep(FILL_EVERY_S)
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import IntegrityError
 
 import bellglass.server.db.migrations
+from bellglass.ballast import PIECE_BYTES, Ballast
+from bellglass.errors import NoCapacity
 from bellglass.server.db import migrate
 from bellglass.server.db.engine import open_engine
 from bellglass.server.db.reader import Reader
@@ -174,3 +177,63 @@ def test_a_waiter_that_leaves_does_not_stop_the_write(database: Path) -> None:
     connection = sqlite3.connect(database)
     assert connection.execute("select count(*) from projects").fetchone() == (2,)
     connection.close()
+
+
+def limit_pages(connection: Connection, more: int) -> None:
+    """From here on SQLite finds the disk full after so many more pages (it says so as for a real one)."""
+    pages = connection.exec_driver_sql("pragma page_count").scalar_one()
+    connection.exec_driver_sql(f"pragma max_page_count = {pages + more}")
+
+
+def big(name: str) -> Callable[[Connection], str]:
+    return insert(name + "x" * 60_000)
+
+
+def test_a_full_disk_takes_ballast_for_what_may_spend_it(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        engine = open_engine(database)
+        writer = Writer(engine)
+        ballast = Ballast.beside(database)
+        monkeypatch.setattr("bellglass.ballast.ROOM_FACTOR", 0)
+        given = []
+        give = Ballast.give
+
+        def more_pages(self: Ballast) -> bool:
+            if not give(self):
+                return False
+            given.append(1)
+            opened[0].execute("pragma max_page_count = 1000000")
+            return True
+
+        monkeypatch.setattr(Ballast, "give", more_pages)
+        opened: list[sqlite3.Connection] = []
+
+        def remember(connection: Connection) -> None:
+            opened[:] = [connection.connection.dbapi_connection]
+            limit_pages(connection, 1)
+
+        writer.start()
+        try:
+            assert await writer.run(insert("before")) == "before"
+            await writer.run(remember)
+            with pytest.raises(NoCapacity) as caught:
+                await writer.run(big("refused"), spends=False)
+            assert caught.value.details["resource"] == "disk" and caught.value.status == 503
+            with pytest.raises(NoCapacity):
+                await writer.run(big("no ballast yet"))
+            assert ballast.fill() and ballast.held_bytes() == ballast.size_bytes
+            results = await asyncio.gather(
+                writer.run(big("spends")), writer.run(insert("small")), writer.run(big("not"), spends=False),
+                return_exceptions=True,
+            )  # fmt: skip
+            assert [type(result) for result in results] == [str, str, NoCapacity]
+            assert given == [1] and ballast.held_bytes() == ballast.size_bytes - PIECE_BYTES
+        finally:
+            await writer.close()
+            engine.dispose()
+
+    asyncio.run(run())
+    connection = sqlite3.connect(database)
+    found = [name.rstrip("x") for (name,) in connection.execute("select name from projects")]
+    connection.close()
+    assert sorted(found) == ["before", "small", "spends"]

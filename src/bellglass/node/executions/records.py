@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bellglass.ballast import Ballast
 from bellglass.node.schema import bring_forward
 
 STREAM_ID_STEP = 1024
@@ -40,15 +41,16 @@ class StoredExecution:
 
 
 class Records:
-    """All sandboxes' records. Methods take well under a millisecond and are called on the loop."""
+    """All sandboxes' records. Methods take well under a millisecond and are called on the loop. On a full disk the
+    ballast makes room; without any left the writing ones raise NoCapacity (resource disk)."""
 
     def __init__(self, path: Path) -> None:
+        self._ballast = Ballast.beside(path)
         self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        self._db.execute("pragma journal_mode=wal")
-        self._db.execute("pragma synchronous=off")
-        self._db.execute("pragma wal_autocheckpoint=256")
         try:
-            bring_forward(self._db, path, SCHEMA)
+            for pragma in ("journal_mode=wal", "synchronous=off", "wal_autocheckpoint=256"):
+                self._write(f"pragma {pragma}")
+            self._ballast.spend(lambda: bring_forward(self._db, path, SCHEMA))
         except BaseException:
             self._db.close()
             raise
@@ -57,7 +59,7 @@ class Records:
         self._db.close()
 
     def insert(self, sandbox_id: str, stored: StoredExecution) -> None:
-        self._db.execute(
+        self._write(
             "insert into executions values (?, ?, ?, ?, ?, ?, ?)",
             (
                 sandbox_id,
@@ -77,17 +79,17 @@ class Records:
         )
 
     def finish(self, sandbox_id: str, execution_id: str, record: dict[str, Any]) -> None:
-        self._db.execute(
+        self._write(
             "update executions set state = ?, record = ?, resume = '{}' where sandbox_id = ? and id = ?",
             (record["state"], json.dumps(record), sandbox_id, execution_id),
         )
 
     def forget(self, sandbox_id: str, execution_id: str) -> None:
-        self._db.execute("delete from executions where sandbox_id = ? and id = ?", (sandbox_id, execution_id))
+        self._write("delete from executions where sandbox_id = ? and id = ?", (sandbox_id, execution_id))
 
     def forget_sandbox(self, sandbox_id: str) -> None:
-        self._db.execute("delete from executions where sandbox_id = ?", (sandbox_id,))
-        self._db.execute("delete from streams where sandbox_id = ?", (sandbox_id,))
+        self._write("delete from executions where sandbox_id = ?", (sandbox_id,))
+        self._write("delete from streams where sandbox_id = ?", (sandbox_id,))
 
     def get(self, sandbox_id: str, execution_id: str) -> StoredExecution | None:
         rows = self._select("sandbox_id = ? and id = ?", (sandbox_id, execution_id), 1)
@@ -139,10 +141,13 @@ class Records:
 
     def reserve_stream_ids(self, sandbox_id: str, up_to: int) -> None:
         """Ids below `up_to` count as used from now on."""
-        self._db.execute(
+        self._write(
             "insert into streams values (?, ?) on conflict (sandbox_id) do update set next_id = excluded.next_id",
             (sandbox_id, up_to),
         )
+
+    def _write(self, statement: str, values: tuple[Any, ...] = ()) -> None:
+        self._ballast.spend(lambda: self._db.execute(statement, values))
 
     def _select(self, where: str, values: tuple[Any, ...], limit: int) -> list[StoredExecution]:
         query = (

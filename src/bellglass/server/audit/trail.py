@@ -85,7 +85,7 @@ class AuditTrail:
                 keys.touch_keys(connection, used, now())
 
         try:
-            await self._writer.run(write)
+            await self._writer.run(write, spends=False)
         except Exception:
             self._waiting = (entries + self._waiting)[-MAX_WAITING:]
             raise

@@ -10,10 +10,13 @@ import asyncio
 import queue
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError
 
+from bellglass.ballast import Ballast, disk_full, is_disk_full
 from bellglass.errors import InternalError
 from bellglass.server.db.engine import WRITER
 
@@ -23,6 +26,7 @@ MAX_BATCH = 64
 
 class _Job(NamedTuple):
     run: Callable[[Connection], Any]
+    spends: bool
     future: asyncio.Future[Any]
     loop: asyncio.AbstractEventLoop
 
@@ -36,6 +40,7 @@ class _Outcome(NamedTuple):
 class Writer:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._ballast = Ballast.beside(Path(str(engine.url.database)))
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="db-writer", daemon=True)
         self._closed = False
@@ -43,13 +48,16 @@ class Writer:
     def start(self) -> None:
         self._thread.start()
 
-    async def run(self, job: Callable[[Connection], Result]) -> Result:
-        """Run `job` in a transaction; answers after the commit. What it raises is raised here, and is rolled back."""
+    async def run(self, job: Callable[[Connection], Result], *, spends: bool = True) -> Result:
+        """Run `job` in a transaction; answers after the commit. What it raises is raised here, and is rolled back.
+
+        On a full disk it is run again with some of the ballast freed, where it `spends`; without any left NoCapacity
+        (resource disk) is raised. A job must have no effect but on the database."""
         if self._closed:
             raise InternalError("the server is going down", hint="retry in a moment")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Result] = loop.create_future()
-        self._jobs.put(_Job(job, future, loop))
+        self._jobs.put(_Job(job, spends, future, loop))
         return await future
 
     async def close(self) -> None:
@@ -67,7 +75,31 @@ class Writer:
             while not last:
                 batch, last = self._next_batch()
                 if batch:
-                    _deliver(_commit(connection, batch))
+                    _deliver(self._commit_somehow(connection, batch))
+
+    def _commit_somehow(self, connection: Connection, batch: list[_Job]) -> list[_Outcome]:
+        """As `_commit`; what found the disk full is tried again with some ballast freed."""
+        done: list[_Outcome] = []
+        while batch:
+            full: list[_Job] = []
+            for outcome in _commit(connection, batch):
+                if self._found_no_room(outcome.error):
+                    full.append(outcome.job)
+                else:
+                    done.append(outcome)
+            batch = [job for job in full if job.spends]
+            if batch and not self._ballast.give():
+                batch = []
+            done += [_Outcome(job, error=disk_full()) for job in full if job not in batch]
+        return done
+
+    def _found_no_room(self, error: BaseException | None) -> bool:
+        """SQLite may have rolled back by itself; then what is raised is that there is nothing to roll back."""
+        while error is not None:
+            if isinstance(error, DBAPIError) and is_disk_full(error.orig, self._ballast.path.parent):
+                return True
+            error = error.__context__
+        return False
 
     def _next_batch(self) -> tuple[list[_Job], bool]:
         batch: list[_Job] = []

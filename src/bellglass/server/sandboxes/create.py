@@ -140,7 +140,7 @@ class Creator:
                 idempotency.claim(connection, project_id, key, body_sha256, (found or sandbox).id)
             return found
 
-        found = await self._writer.run(insert)
+        found = await self._writer.run(insert, spends=False)
         if found is not None:
             return await self._found(project_id, found, key)
         return await self._start(project_id, sandbox, settled, body, key, request_id)
