@@ -87,6 +87,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("node.memory_reserve", parse_size, 512 * 2**20, "bytes of the host's memory that admission leaves alone"),
     Setting("node.disk_overcommit", _factor, 20.0, "sum of disks and logs over the free disk beyond the reserve"),
     Setting("node.disk_reserve", parse_size, 2 * 2**30, "free bytes of the host's disk that creates leave alone"),
+    Setting("node.disk_low_water", parse_size, 512 * 2**20, "free bytes below which all executions are frozen"),
     Setting("node.pids_overcommit", _factor, 8.0, "sum of process limits over kernel.pid_max beyond the reserve"),
     Setting("node.pids_reserve", _count, 4096, "processes of the host that admission leaves alone"),
     Setting("node.extra_ca", _string, "", "PEM file of a CA that templates trust beside Debian's own"),

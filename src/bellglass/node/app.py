@@ -23,8 +23,9 @@ from bellglass.node.drivers.base import Driver
 from bellglass.node.executions.records import Records
 from bellglass.node.executions.registry import Limits
 from bellglass.node.journal import Journal
+from bellglass.node.lowdisk import LowDisk
 from bellglass.node.params import Params
-from bellglass.node.sandboxes import Sandboxes
+from bellglass.node.sandboxes import DISK_LOW, Sandboxes
 from bellglass.node.templates import Templates, agent_binary
 
 RECORDS_FILE = "executions.db"
@@ -45,6 +46,7 @@ class Node:
         self.journal: Journal
         self.records: Records
         self.sandboxes: Sandboxes
+        self.disk: LowDisk
         self._stack = AsyncExitStack()
         self._probe: asyncio.Task[TierReport] | None = None
 
@@ -97,8 +99,18 @@ class Node:
             ),
             retention_s=settings["server.retention"],
         )
+        self.disk = LowDisk(
+            data.root,
+            settings["node.disk_low_water"],
+            Ballast.beside(data.journal_file),
+            self.sandboxes.running,
+            self.sandboxes.disk_changed,
+            is_low=await self.journal.meta(DISK_LOW) == "yes",
+        )
         await recovery.recover(self.sandboxes)
         stack.push_async_callback(self.sandboxes.suspend)
+        await self.disk.start()
+        stack.push_async_callback(self.disk.close)
         tidy = asyncio.get_running_loop().create_task(self._tidy(), name="tidy")
         stack.callback(tidy.cancel)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from bellglass import ids
 from bellglass.errors import InternalError
 from bellglass.node.helper import cgroup
-from bellglass.node.helper.cgroup import INIT_SCOPE, Layout
+from bellglass.node.helper.cgroup import Layout
 
 __all__ = ["MachineGroups", "wait_group_empty"]
 
@@ -56,13 +56,25 @@ class MachineGroups:
 
     def freeze(self, *, frozen: bool) -> None:
         """Asks only: the kernel freezes within milliseconds. A group that ends meanwhile is left out."""
-        for group in self.root.iterdir():
-            if group.is_dir() and group.name != INIT_SCOPE:
-                try:
-                    (group / "cgroup.freeze").write_text("1" if frozen else "0")
-                except OSError as error:
-                    if error.errno not in (errno.ENOENT, errno.ENODEV):
-                        raise
+        for execution_id in self.executions():
+            try:
+                (self._group(execution_id) / "cgroup.freeze").write_text("1" if frozen else "0")
+            except OSError as error:
+                if error.errno not in (errno.ENOENT, errno.ENODEV):
+                    raise
+
+    def not_frozen(self) -> list[str]:
+        return [one for one in self.executions() if cgroup.is_running_on(self._group(one))]
+
+    def unwritten_bytes(self) -> int:
+        names = ("file_dirty", "file_writeback") if self._is_v2 else ("total_dirty", "total_writeback")
+        try:
+            lines = (self._memory / "memory.stat").read_text().splitlines()
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENODEV):
+                return 0  # it ends just now
+            raise
+        return sum(int(value) for name, _, value in (line.partition(" ") for line in lines) if name in names)
 
     def oom_kills(self) -> int:
         count = self._count_oom_kills()

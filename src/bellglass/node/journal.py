@@ -125,15 +125,21 @@ class Journal:
                 (row.id, row.state, json.dumps(body), driver_state),
             )
             for kind, more in events:
-                db.execute(
-                    "insert into events (at, kind, sandbox_id, generation, body) values (?, ?, ?, ?, ?)",
-                    (now(), kind, row.id, row.generation, json.dumps(more)),
-                )
+                _append(db, row.id, row.generation, kind, more)
 
         await self._run(write)
         if events:
-            self._grown.set()
-            self._grown = asyncio.Event()
+            self._tell()
+
+    async def note(self, events: list[tuple[str, int, str, dict[str, Any]]]) -> None:
+        """Append events alone: sandbox, generation, kind, body."""
+
+        def write(db: sqlite3.Connection) -> None:
+            for event in events:
+                _append(db, *event)
+
+        await self._run(write)
+        self._tell()
 
     async def forget(self, sandbox_ids: list[str]) -> None:
         await self._run(
@@ -188,6 +194,10 @@ class Journal:
 
     # --- inside -----------------------------------------------------------------------------------------
 
+    def _tell(self) -> None:
+        self._grown.set()
+        self._grown = asyncio.Event()
+
     async def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
         def in_thread() -> T:
             if self._db is None:
@@ -200,9 +210,9 @@ class Journal:
 
 def _connect(path: Path) -> sqlite3.Connection:
     db = sqlite3.connect(path, check_same_thread=False)
-    db.execute("pragma journal_mode=wal")
-    db.execute("pragma synchronous=full")
     try:
+        db.execute("pragma journal_mode=wal")
+        db.execute("pragma synchronous=full")
         bring_forward(db, path, SCHEMA)
         _number_from_now(db)
     except BaseException:
@@ -222,6 +232,13 @@ def _number_from_now(db: sqlite3.Connection) -> None:
             db.execute("update sqlite_sequence set seq = ? where name = 'events'", (ahead,))
         else:
             db.execute("insert into sqlite_sequence values ('events', ?)", (ahead,))
+
+
+def _append(db: sqlite3.Connection, sandbox_id: str, generation: int, kind: str, body: dict[str, Any]) -> None:
+    db.execute(
+        "insert into events (at, kind, sandbox_id, generation, body) values (?, ?, ?, ?, ?)",
+        (now(), kind, sandbox_id, generation, json.dumps(body)),
+    )
 
 
 def _row(body: str, driver_state: bytes | None) -> SandboxRow:

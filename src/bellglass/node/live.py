@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -61,6 +62,8 @@ class LiveSandbox:
         self._idle_timer: asyncio.TimerHandle | None = None
         self._reap_timer: asyncio.TimerHandle | None = None
         self._closed = False
+        self._frozen_for: set[str] = set()
+        self._freeze_lock = threading.Lock()
         self.session = GuestSession(handle, hostname=sandbox_id, next_stream_id=StreamIds(records, sandbox_id))
         self.executions = Executions(self, records, folder, limits)
 
@@ -133,6 +136,37 @@ class LiveSandbox:
         task = asyncio.get_running_loop().create_task(coroutine, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._task_done)
+
+    # --- standing still ---------------------------------------------------------------------------------
+
+    def freeze(self, why: str) -> None:
+        """Its executions stand still, never the agent, until each `why` is thawed. Safe to repeat, and in any thread:
+        what was started since is frozen too."""
+        with self._freeze_lock:
+            self._frozen_for.add(why)
+            self._apply_freeze()
+
+    def thaw(self, why: str) -> None:
+        """Safe to repeat, and in any thread."""
+        with self._freeze_lock:
+            self._frozen_for.discard(why)
+            self._apply_freeze()
+
+    def not_frozen(self) -> list[str]:
+        """The executions that go on although they were told to freeze."""
+        return self.groups.not_frozen() if self.groups is not None else []
+
+    def kill_group(self, execution_id: str) -> None:
+        if self.groups is not None:
+            self.groups.kill(execution_id)
+
+    def unwritten_bytes(self) -> int:
+        """What it has written, but the kernel not yet to its disk."""
+        return self.groups.unwritten_bytes() if self.groups is not None else 0
+
+    def _apply_freeze(self) -> None:
+        if self.groups is not None and not self._closed:
+            self.groups.freeze(frozen=bool(self._frozen_for))
 
     # --- inside -----------------------------------------------------------------------------------------
 

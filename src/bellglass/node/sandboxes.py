@@ -33,6 +33,8 @@ STOP_S = 15.0
 EVENTS_KEPT = 100_000
 """Acknowledged ones, for a server whose database was restored: at most so many, and no longer than the retention."""
 DELETED_KEPT_S = 600.0
+DISK_LOW = "disk_low"
+"""The fact in the journal: `yes` or `no`, as its events were told last."""
 log = logging.getLogger("bellglass.sandboxes")
 
 
@@ -73,6 +75,12 @@ class Sandboxes:
 
     def rows(self) -> list[SandboxRow]:
         return list(self.row_table.values())
+
+    def knows(self, sandbox_id: str) -> bool:
+        return sandbox_id in self.row_table
+
+    def running(self) -> list[LiveSandbox]:
+        return list(self.live_table.values())
 
     def row(self, sandbox_id: str, generation: int) -> SandboxRow:
         """Raises NotFound."""
@@ -140,6 +148,13 @@ class Sandboxes:
         if not self.stopping and self.live_table.get(live.sandbox_id) is live:
             self.spawn(ending.end_by_itself(self, live, reason, message), f"end:{live.sandbox_id}")
 
+    def disk_changed(self, is_low: bool, free_bytes: int) -> None:
+        """An event of each sandbox that runs: its executions stand still, or go on."""
+        kind = "sandbox.frozen" if is_low else "sandbox.thawed"
+        log.log(logging.WARNING if is_low else logging.INFO, "%s: %d bytes of disk are free", kind, free_bytes)
+        if not self.stopping:
+            self.spawn(self._note_disk(kind, is_low), f"disk:{kind}")
+
     async def wait_reclaimed(self) -> None:
         """Until nothing that has ended is still being given back."""
         while tasks := [task for task in self._tasks if task.get_name().startswith(("end:", "reclaim:", "delete:"))]:
@@ -199,6 +214,11 @@ class Sandboxes:
         return task
 
     # --- inside -----------------------------------------------------------------------------------------
+
+    async def _note_disk(self, kind: str, is_low: bool) -> None:
+        await self.journal.meta(DISK_LOW, "yes" if is_low else "no")
+        if events := [(live.sandbox_id, live.generation, kind, {"reason": "disk"}) for live in self.running()]:
+            await self.journal.note(events)
 
     def _is_old(self, row: SandboxRow) -> bool:
         """One that its owner deleted is kept a little while, for repeated deletes; the others for the retention."""

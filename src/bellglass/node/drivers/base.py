@@ -60,6 +60,12 @@ class Groups(Protocol):
     def freeze(self, *, frozen: bool) -> None:
         """All executions' groups, never the agent's."""
 
+    def not_frozen(self) -> list[str]:
+        """The executions that were told to freeze and do not: they are inside of a long system call."""
+
+    def unwritten_bytes(self) -> int:
+        """What the machine has written, but the kernel not yet to its disk."""
+
     def oom_kills(self) -> int:
         """How many processes of the machine the kernel has killed for memory since it started."""
 

@@ -9,7 +9,8 @@ JSON file `<data_dir>/faults.json`, read at each step, or `FakeDriver.faults`:
      "drop_link_after_bytes": 4096,                               cut each link after so many bytes from the agent
      "die_after_s": 1.0, "die_cause": "oom",                      the machine dies by itself
      "destroy_delay_s": 0.5, "recover": "gone",                   a slow end; nothing to recover
-     "undying_groups": true, "oom_kills": 1}                      a tree that outlives its kill; memory kills so far
+     "undying_groups": true, "oom_kills": 1,                      a tree that outlives its kill; memory kills so far
+     "unwritten_bytes": 4096}                                     what is still on the way to the disk
 
 Without cgroups an execution's tree is its descendants and its session; as root, real cgroups of the unified mount.
 """

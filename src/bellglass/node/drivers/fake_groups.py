@@ -97,8 +97,22 @@ class CgroupTrees:
             if group.is_dir():
                 (group / "cgroup.freeze").write_text("1" if frozen else "0")
 
+    def not_frozen(self) -> list[str]:
+        groups = [group for group in self._root.iterdir() if group.is_dir()]
+        return [group.name for group in groups if {"populated 1", "frozen 0"} <= self._events(group)]
+
+    def unwritten_bytes(self) -> int:
+        return int(self._fault("unwritten_bytes", 0))
+
     def oom_kills(self) -> int:
         return int(self._fault("oom_kills", 0))
+
+    @staticmethod
+    def _events(group: Path) -> set[str]:
+        try:
+            return set((group / "cgroup.events").read_text().splitlines())
+        except FileNotFoundError:
+            return set()
 
     @staticmethod
     def _kill(group: Path) -> None:
@@ -109,10 +123,7 @@ class CgroupTrees:
 
     @staticmethod
     def _populated(group: Path) -> bool:
-        try:
-            return "populated 1" in (group / "cgroup.events").read_text()
-        except FileNotFoundError:
-            return False
+        return "populated 1" in CgroupTrees._events(group)
 
 
 class ProcessTrees:
@@ -157,6 +168,12 @@ class ProcessTrees:
         for execution_id in self._sockets:
             for pid in self._members(execution_id):
                 os.kill(pid, signal.SIGSTOP if frozen else signal.SIGCONT)
+
+    def not_frozen(self) -> list[str]:
+        return []
+
+    def unwritten_bytes(self) -> int:
+        return int(self._fault("unwritten_bytes", 0))
 
     def oom_kills(self) -> int:
         return int(self._fault("oom_kills", 0))

@@ -7,7 +7,7 @@ works the same way as for one that runs.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,15 +67,17 @@ class Executions:
 
     # --- starting ---------------------------------------------------------------------------------------
 
-    def create(self, spec: ExecutionSpec) -> tuple[Run | None, View]:
+    def create(self, spec: ExecutionSpec, *, before_new: Callable[[], None] | None = None) -> tuple[Run | None, View]:
         """Start it, or find the one of the same id: then the first value is None. Raises Conflict for another spec
-        under that id, LimitExceeded when too many run."""
+        under that id, LimitExceeded when too many run, and what `before_new` raises before a new one is made."""
         if (run := self.running.get(spec.id)) is not None:
             self._check_same(run.spec.digest, spec)
             return None, _view_of(run)
         if (stored := self._records.get(self._host.sandbox_id, spec.id)) is not None:
             self._check_same(stored.digest, spec)
             return None, self._finished_view(stored)
+        if before_new is not None:
+            before_new()
         if len(self.running) >= self._limits.at_once:
             raise LimitExceeded(
                 f"{len(self.running)} executions run in this sandbox, the most at once is {self._limits.at_once}",

@@ -119,12 +119,23 @@ def kill(group: Path) -> None:
 
 
 def is_populated(group: Path) -> bool:
+    return "populated 1" in _events(group)
+
+
+def is_running_on(group: Path) -> bool:
+    """Whether it has processes and is not frozen, told to or not."""
+    events = _events(group)
+    return "populated 1" in events and "frozen 0" in events
+
+
+def _events(group: Path) -> list[str]:
+    """Nothing of a group that is gone."""
     try:
-        return "populated 1" in (group / "cgroup.events").read_text().splitlines()
+        return (group / "cgroup.events").read_text().splitlines()
     except (FileNotFoundError, OSError) as error:
         if error.errno not in (errno.ENOENT, errno.ENODEV):
             raise
-        return False
+        return []
 
 
 def remove(place: Layout, name: str, deadline: float) -> None:

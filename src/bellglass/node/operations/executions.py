@@ -32,7 +32,7 @@ async def create(node: Node, params: Params, stream: LinkStream) -> None:
     live = _live(node, params)
     accept = render.check_accept(params.text("accept", "json"))
     wanted = spec.read(params, shell=live.shell)
-    _, view = live.executions.create(wanted)
+    _, view = live.executions.create(wanted, before_new=node.disk.check)
     if wanted.detach:
         if view.run is not None:
             await view.run.started()

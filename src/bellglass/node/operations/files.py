@@ -123,8 +123,9 @@ async def write(node: Node, params: Params, stream: LinkStream) -> None:
         max_bytes=most,
         expected_bytes=params.integer("expected_bytes", None),
     )
-    async with operation:
+    async with node.disk.writing(), operation:
         async for chunk in stream:
+            node.disk.check()
             size += len(chunk)
             if most is not None and size > most:
                 raise TooLarge(f"{path}: more than {most} bytes", details={"limit": most})
@@ -171,7 +172,8 @@ async def mkdir(node: Node, params: Params, stream: LinkStream) -> None:
     exist_ok, mode = params.flag("exist_ok", True), params.integer("mode_bits", None, most=0o7777)
     flags = _flags(parents=params.flag("parents"))
     try:
-        result = await request.run(FileOp.MKDIR, path, flags=flags, mode=mode)
+        async with node.disk.writing():
+            result = await request.run(FileOp.MKDIR, path, flags=flags, mode=mode)
     except FileExists:
         if not exist_ok:
             raise
@@ -188,7 +190,8 @@ async def move(node: Node, params: Params, stream: LinkStream) -> None:
     request = Request(node, params)
     source, destination = request.path("source"), request.path("destination")
     flags = _flags(overwrite=params.flag("overwrite"), parents=params.flag("parents"))
-    result = await request.run(FileOp.MOVE, source, flags=flags, second_path=destination)
+    async with node.disk.writing():
+        result = await request.run(FileOp.MOVE, source, flags=flags, second_path=destination)
     described = info.render(_entry(result), request.absolute(destination))
     await stream.send_head({"result": {"info": described}}, end=True)
 
@@ -234,8 +237,9 @@ async def archive_write(node: Node, params: Params, stream: LinkStream) -> None:
         max_bytes=params.integer("max_bytes", None),
         max_entries=params.integer("max_entries", DEFAULT_ARCHIVE_ENTRIES),
     )
-    async with operation:
+    async with node.disk.writing(), operation:
         async for chunk in stream:
+            node.disk.check()
             await operation.send(chunk)
         result = await operation.end()
     await stream.send_head({"result": {"entries": result.entries, "bytes": result.bytes}}, end=True)

@@ -22,6 +22,7 @@ async def info(node: Node, params: Params, stream: LinkStream) -> None:
         "tiers": [report.to_json() for report in await node.tiers()],
         "templates": [templates.info(template).to_json() for template in node.templates.installed()],
         "capacity": node.sandboxes.admission.report(),
+        "disk": node.disk.report(),
         "pids": {"node": os.getpid(), "helper": node.helper_pid()},
         "capabilities": {"most_cpus": node.sandboxes.admission.most_cpus(), "driver": node.driver.name},
     }

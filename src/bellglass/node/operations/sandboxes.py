@@ -21,6 +21,8 @@ def _id(params: Params) -> str:
 
 async def create(node: Node, params: Params, stream: LinkStream) -> None:
     sandbox_id, spec = _id(params), _spec(node, Params(params.mapping("spec")))
+    if not node.sandboxes.knows(sandbox_id):
+        node.disk.check()
     files = inputs.read(params.mapping("inputs", {}))
     row = await node.sandboxes.create(
         sandbox_id, params.integer("generation", least=1), params.text("project_id", ""), spec, files

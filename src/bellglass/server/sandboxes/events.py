@@ -46,7 +46,7 @@ def apply(connection: Connection, event: dict[str, Any]) -> None:
             message=event.get("message"),
             of_generation=event.get("generation"),
         )
-    elif kind == "sandbox.reclaimed":
-        store.change(connection, str(sandbox_id), "sandbox.reclaimed")
+    elif kind in ("sandbox.reclaimed", "sandbox.frozen", "sandbox.thawed"):
+        store.change(connection, str(sandbox_id), kind)
     else:
         log.info("event passed over", kind=kind, sandbox=sandbox_id)
