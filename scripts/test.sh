@@ -7,8 +7,9 @@ cd "$CHECKOUT"
 long=0
 [[ ${1:-} != --long ]] || long=1
 fuzz_s=$((long ? 900 : 60))
-slow=(-m "not slow")
-((!long)) || slow=()
+# What pytest selects, joined with more by a stage.
+quick="not slow"
+((!long)) || quick="slow or not slow"
 
 [[ $EUID -eq 0 ]] || fail test "sandboxes need root; run: sudo make test"
 reports=$BUILD/reports
@@ -40,12 +41,12 @@ plain_stage() {
     if stage "$@"; then plain_passed=$((plain_passed + 1)); else plain_failed=$((plain_failed + 1)); fi
 }
 
-# pytest_stage NAME FOLDERS... -- OPTIONS... : no test at all is a failure, by pytest's own exit code 5.
+# pytest_stage NAME MARKERS FOLDERS AND OPTIONS... : no test at all is a failure, by pytest's own exit code 5.
 pytest_stage() {
-    local name=$1
-    shift
+    local name=$1 markers=$2
+    shift 2
     stage "$name" "$VENV/bin/python" -m pytest --junit-xml="$reports/$name.xml" -o cache_dir="$BUILD/pytest" \
-        -o junit_family=xunit2 "${slow[@]}" "$@" || true
+        -o junit_family=xunit2 -m "($quick) and ($markers)" "$@" || true
 }
 
 failed_stages=()
@@ -54,7 +55,10 @@ plain_stage style scripts/check.sh
 guest_make=(make --no-print-directory -C guest BUILD="$BUILD/guest" ZIG="$ZIG_VENV/bin/python -m ziglang")
 plain_stage guest "${guest_make[@]}" test
 plain_stage fuzz "${guest_make[@]}" fuzz SECONDS="$fuzz_s"
-pytest_stage unit tests/unit tests/style -n 2
-pytest_stage functional tests/functional tests/drivers tests/security
+pytest_stage unit "not alone" tests/unit tests/style -n 2
+stacks=(tests/functional tests/drivers tests/security)
+# Each worker has an installation of its own, and a file of tests stays with one.
+pytest_stage functional "not alone" "${stacks[@]}" -n 2 --dist loadfile --no-loadscope-reorder
+pytest_stage alone alone "${stacks[@]}"
 
 "$VENV/bin/python" scripts/count_tests.py "$reports" "$plain_passed" "$plain_failed" "${failed_stages[@]}"

@@ -18,11 +18,34 @@ import httpx2
 import pytest
 
 from bellglass.errors import NotFound
-from bellglass.testing.leaks import assert_no_leak, settled_snapshot, snapshot
+from bellglass.testing.leaks import assert_no_leak, host_leaks, host_namespaces, settled_snapshot, snapshot
 from bellglass.testing.stack import Stack
 
 SANDBOX_OPTIONS: dict[str, Any] = {"cpus": 1, "memory": "512MiB", "disk": "1GiB", "lifetime": "15m"}
 """Small, so that many fit on a small machine."""
+
+
+LONGEST_FIRST = ("test_symlink_race.py", "test_template_build.py", "test_big_files.py")
+"""Files that would keep one of two workers busy after the other has ended."""
+_HOST = pytest.StashKey[Any]()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: LONGEST_FIRST.index(item.path.name) if item.path.name in LONGEST_FIRST else 99)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    if os.geteuid() == 0 and not hasattr(session.config, "workerinput"):
+        session.config.stash[_HOST] = host_namespaces()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Once all workers have ended, no namespace may be left of any test."""
+    before = session.config.stash.get(_HOST, None)
+    if before is not None and (left := host_leaks(before)):
+        print("\nleft behind by the run:\n  " + "\n  ".join(left))
+        session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.fixture(scope="session")

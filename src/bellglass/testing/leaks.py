@@ -158,6 +158,41 @@ def assert_no_leak(before: Resources, *, deadline_s: float = 5.0, late: bool = F
         time.sleep(POLL_S)
 
 
+@dataclass(frozen=True, slots=True)
+class HostNamespaces:
+    """The namespaces of the whole host that no process lives in, by type. `others`: what may make such at any time."""
+
+    counts: Mapping[str, int]
+    others: frozenset[str]
+
+
+def host_namespaces() -> HostNamespaces:
+    """For before and after a whole test run, whose workers hide each other's single leaks from the kernel's count."""
+    everything = list(kernel.processes())
+    found = _namespaces(everything, [])
+    sandboxes = {path.partition("/bellglass-")[2] for path in kernel.cgroups() if "/bellglass-" in path}
+    helpers = {str(process.pid) for process in everything if _daemon_name(process) == "bellglass.node.helper"}
+    return HostNamespaces(
+        found["kernel's namespaces"] + found["kernel's late namespaces"], frozenset(sandboxes | helpers)
+    )
+
+
+def host_leaks(before: HostNamespaces, *, deadline_s: float = 5.0) -> list[str] | None:
+    """What is more than before, one line each, once the kernel has had its time; None where other installations
+    came or went meanwhile, so that a count says nothing."""
+    deadline = time.monotonic() + deadline_s + LATE_S
+    while True:
+        after = host_namespaces()
+        if after.others != before.others:
+            return None
+        more = {type: count - before.counts.get(type, 0) for type, count in after.counts.items()}
+        left = [f"{type} namespaces: {count} more" for type, count in sorted(more.items()) if count > 0]
+        if not left or time.monotonic() >= deadline:
+            return left
+        kernel.free_dead_net_namespaces()
+        time.sleep(5 * POLL_S)  # nothing tells when the kernel has freed its batches
+
+
 def _processes(scope: Scope, everything: list[kernel.Process]) -> list[kernel.Process]:
     """The daemons, everything below them, everything in the installation's cgroups or under its uids.
 
