@@ -52,14 +52,6 @@ def test_delete_is_final_and_repeatable(new_box: Callable[..., Any], api: httpx2
         box.files.read_text("/etc/passwd")
 
 
-def test_many_deletes_at_once(new_box: Callable[..., Any], api: httpx2.Client) -> None:
-    box = new_box()
-    box.start(["sleep", "100"])
-    with ThreadPoolExecutor(10) as pool:
-        statuses = list(pool.map(lambda _: api.delete(f"/v1/sandboxes/{box.id}").status_code, range(10)))
-    assert set(statuses) <= {204, 404} and 204 in statuses
-
-
 def test_a_delete_during_an_execution_ends_it(new_box: Callable[..., Any], api: httpx2.Client) -> None:
     box = new_box()
     with ThreadPoolExecutor(1) as pool:

@@ -15,6 +15,7 @@ from typing import Any
 from bellglass.errors import FileMissing, StreamInterrupted, TooLarge
 from bellglass.model import FileInfo
 from bellglass.sdk._async._compat import pieces, to_thread
+from bellglass.sdk._async.gone import body_of
 from bellglass.sdk._async.transport import AsyncResponse, AsyncTransport
 from bellglass.sdk._http import sandbox_path, target
 from bellglass.sdk._local import (
@@ -84,7 +85,7 @@ class AsyncFiles:
         try:
             if response.status == _NO_SUCH_RANGE:
                 return
-            async with aclosing(response.__aiter__()) as chunks:  # type: ignore[type-var]
+            async with aclosing(body_of(response, self._transport, self._path)) as chunks:  # type: ignore[type-var]
                 async for chunk in chunks:
                     yield chunk
         finally:
@@ -108,7 +109,7 @@ class AsyncFiles:
             copied = Copied(int(size) if size is not None else None, on_progress)
             info = file_info(response.headers)
             with PartialFile(place, info.mode if info else None) as partial:
-                async with aclosing(response.__aiter__()) as chunks:  # type: ignore[type-var]
+                async with aclosing(body_of(response, self._transport, self._path)) as chunks:  # type: ignore[type-var]
                     async for chunk in chunks:
                         await to_thread(partial.write, chunk)
                         copied.add(len(chunk))
@@ -257,7 +258,7 @@ class AsyncFiles:
         with spool() as file:
             response = await self._transport.open("GET", where, accept=TAR, read_timeout_s=_DISK_TIMEOUT_S)
             try:
-                async with aclosing(response.__aiter__()) as chunks:  # type: ignore[type-var]
+                async with aclosing(body_of(response, self._transport, self._path)) as chunks:  # type: ignore[type-var]
                     async for chunk in chunks:
                         await to_thread(file.write, chunk)
                         copied.add(len(chunk))

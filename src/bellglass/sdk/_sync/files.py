@@ -16,6 +16,7 @@ from typing import Any
 from bellglass.errors import FileMissing, StreamInterrupted, TooLarge
 from bellglass.model import FileInfo
 from bellglass.sdk._sync._compat import pieces, to_thread
+from bellglass.sdk._sync.gone import body_of
 from bellglass.sdk._sync.transport import Response, Transport
 from bellglass.sdk._http import sandbox_path, target
 from bellglass.sdk._local import (
@@ -85,7 +86,7 @@ class Files:
         try:
             if response.status == _NO_SUCH_RANGE:
                 return
-            with closing(response.__iter__()) as chunks:  # type: ignore[type-var]
+            with closing(body_of(response, self._transport, self._path)) as chunks:  # type: ignore[type-var]
                 for chunk in chunks:
                     yield chunk
         finally:
@@ -109,7 +110,7 @@ class Files:
             copied = Copied(int(size) if size is not None else None, on_progress)
             info = file_info(response.headers)
             with PartialFile(place, info.mode if info else None) as partial:
-                with closing(response.__iter__()) as chunks:  # type: ignore[type-var]
+                with closing(body_of(response, self._transport, self._path)) as chunks:  # type: ignore[type-var]
                     for chunk in chunks:
                         to_thread(partial.write, chunk)
                         copied.add(len(chunk))
@@ -258,7 +259,7 @@ class Files:
         with spool() as file:
             response = self._transport.open("GET", where, accept=TAR, read_timeout_s=_DISK_TIMEOUT_S)
             try:
-                with closing(response.__iter__()) as chunks:  # type: ignore[type-var]
+                with closing(body_of(response, self._transport, self._path)) as chunks:  # type: ignore[type-var]
                     for chunk in chunks:
                         to_thread(file.write, chunk)
                         copied.add(len(chunk))

@@ -215,7 +215,7 @@ class Creator:
             await self.settled(held.sandbox_id)
             found = self._reader.inline(store.find, project_id, held.sandbox_id)
             if found is None:
-                raise guard.not_found()
+                raise self._why_gone(project_id, held.sandbox_id)
             if found.state == State.FAILED:
                 raise SandboxFailed(found.message or "it could not be started", details={"sandbox_id": found.id})
             if found.state == State.CREATING:
@@ -225,6 +225,13 @@ class Creator:
         if held.status >= 400:
             raise from_dict(held.response, status=held.status)
         return Created(held.status, held.response)
+
+    def _why_gone(self, project_id: str, sandbox_id: str) -> BellglassError:
+        """What it made was deleted before it could be answered."""
+        row = self._reader.inline(store.access, project_id, sandbox_id)
+        if row is None:
+            return guard.not_found()
+        return guard.gone(row.id, row.state, row.termination_reason, row.ended_at)
 
 
 def settle_answer(connection: Connection, project_id: str, sandbox_id: str, status: int, key: str | None) -> Created:
