@@ -72,6 +72,14 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("server.max_body", parse_size, 2**20, "most bytes of a JSON body"),
     Setting("server.max_create_body", parse_size, 16 * 2**20, "most bytes of a create's body (it holds inputs)"),
     Setting("server.max_file", parse_size, 64 * 2**30, "most bytes of one file or archive moved by the API"),
+    Setting("server.max_connections", _count, 10_000, "connections at once; beyond it idle ones make room"),
+    Setting("server.max_key_requests", _count, 1000, "requests of one key under way at once, streams included"),
+    Setting(
+        "server.stall_timeout",
+        parse_duration,
+        300.0,
+        "how long a client may leave its body unsent or its answer unread",
+    ),
     Setting("server.idempotency_retention", parse_duration, 86400.0, "how long an Idempotency-Key is remembered"),
     Setting(
         "server.max_sandboxes", _count, 1000, "sandboxes that a project may have at once, unless it has its own limit"

@@ -11,7 +11,6 @@ import asyncio
 import json
 import logging
 import os
-import resource
 import signal
 import sys
 from collections.abc import Sequence
@@ -34,7 +33,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--data-dir", type=Path, required=True)
     options = parser.parse_args(argv)
     _log_to_stderr()
-    _raise_descriptor_limit()
     try:
         return uvloop.run(_serve(options))
     except BellglassError as error:
@@ -91,12 +89,6 @@ def _log_to_stderr() -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.INFO)
-
-
-def _raise_descriptor_limit() -> None:
-    """A link, a listener and a log per running execution add up."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 if __name__ == "__main__":

@@ -13,14 +13,18 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, cast
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from bellglass.datadir import DataDir
-from bellglass.errors import RequestError
+from bellglass.errors import BellglassError, RequestError
 from bellglass.ids import new_request_id
 from bellglass.server.app import Application
+from bellglass.server.http.connections import LINGER_S, MAX_LINGERING, Connections, limit_for
+from bellglass.server.http.context import KEY, Context
 from bellglass.settings import Settings
 
 KEEP_ALIVE_S = 75
@@ -33,22 +37,43 @@ class Protocol(HttpToolsProtocol):
     """Answers bytes that are no HTTP in the one shape instead of plain text.
 
     The parser keeps heads and trailers of any length, before anybody has looked for a key: so those are counted and
-    timed here. Bodies are the routes' own affair.
+    timed here. Bodies are the routes' own affair, but that they go on coming is looked at here too.
     """
 
     _head_bytes = 0
     """Since the last byte of a body, or the end of a request."""
     _head_timer: asyncio.TimerHandle | None = None
+    _stall_timer: asyncio.TimerHandle | None = None
+    _turned_away = False
+
+    def __init__(self, *args: Any, counted: Connections, stall_s: float, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._counted = counted
+        self._stall_s = stall_s
+        self._body_at = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        if not self._counted.admit(self):
+            self._turn_away()
+            return
         self._head_timer = self.loop.call_later(HEAD_S, transport.close)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._head_arrived()
+        self._body_arrived()
+        self._counted.gone(self)
+        if self._turned_away:
+            self._counted.lingering -= 1
         super().connection_lost(exc)
 
+    def close_idle(self) -> None:
+        """For Connections: another one needs the room."""
+        self.transport.close()
+
     def data_received(self, data: bytes) -> None:
+        if self._turned_away:
+            return
         if self._head_bytes > MAX_HEAD_BYTES:
             self.send_400_response("")
             return
@@ -62,6 +87,9 @@ class Protocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._head_arrived()
+        self._counted.busy(self)
+        self._body_at = self.loop.time()
+        self._stall_timer = self.loop.call_later(self._stall_s, self._look_at_body)
         super().on_headers_complete()
 
     def on_chunk_header(self) -> None:
@@ -69,11 +97,47 @@ class Protocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         self._head_bytes = 0
+        self._body_at = self.loop.time()
         super().on_body(body)
 
     def on_message_complete(self) -> None:
         self._head_bytes = 0
+        self._body_arrived()
         super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.timeout_keep_alive_task is not None:  # no further request is in the pipeline
+            context = cast("Context | None", self.cycle.scope.get(KEY) if self.cycle is not None else None)
+            self._counted.idle(self, known=context is not None and context.principal is not None)
+
+    def _body_arrived(self) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
+
+    def _look_at_body(self) -> None:
+        """A client that stopped in the middle of its body would hold what waits for it for ever. One that we don't
+        read from, since the sandbox is slow to take it, is not meant."""
+        now = self.loop.time()
+        if self.flow.read_paused:
+            self._body_at = now
+        left_s = self._body_at + self._stall_s - now
+        if left_s <= 0:
+            self.transport.close()
+        else:
+            self._stall_timer = self.loop.call_later(left_s, self._look_at_body)
+
+    def _turn_away(self) -> None:
+        self._turned_away = True
+        self._counted.lingering += 1
+        if self._counted.lingering > MAX_LINGERING:
+            self.transport.abort()
+            return
+        self._write_error(503, b"Service Unavailable", self._counted.error())
+        # A close with bytes unread would be a reset, and the client would not get to read why.
+        self.transport.write_eof()
+        self._head_timer = self.loop.call_later(LINGER_S, self.transport.abort)
 
     def _head_arrived(self) -> None:
         if self._head_timer is not None:
@@ -81,13 +145,16 @@ class Protocol(HttpToolsProtocol):
             self._head_timer = None
 
     def send_400_response(self, msg: str) -> None:
-        error = RequestError("that is no valid HTTP request", request_id=new_request_id())
+        self._write_error(400, b"Bad Request", RequestError("that is no valid HTTP request"))
+        self.transport.close()
+
+    def _write_error(self, status: int, reason: bytes, error: BellglassError) -> None:
+        error.request_id = new_request_id()
         body = json.dumps(error.to_dict(), separators=(",", ":")).encode()
         self.transport.write(
-            b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nconnection: close\r\n"
-            b"content-length: %d\r\n\r\n%b" % (len(body), body)
+            b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\nconnection: close\r\n"
+            b"content-length: %d\r\n\r\n%b" % (status, reason, len(body), body)
         )
-        self.transport.close()
 
 
 class Server(uvicorn.Server):
@@ -121,10 +188,12 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def config_for(application: Application) -> uvicorn.Config:
+def config_for(application: Application, settings: Settings) -> uvicorn.Config:
+    counted = Connections(limit_for(settings["server.max_connections"]))
+    protocol = partial(Protocol, counted=counted, stall_s=settings["server.stall_timeout"])
     return uvicorn.Config(
         application.asgi,
-        http=Protocol,
+        http=cast(type[Protocol], protocol),  # what makes one for each connection
         ws="none",
         lifespan="off",
         log_config=None,
@@ -142,6 +211,6 @@ async def serve(data: DataDir, settings: Settings, listener: socket.socket, read
     application = Application(data, settings)
     await application.start()
     try:
-        await Server(config_for(application), application, ready).serve(sockets=[listener])
+        await Server(config_for(application, settings), application, ready).serve(sockets=[listener])
     finally:
         await application.stop()

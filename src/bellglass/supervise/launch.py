@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import resource
 import select
 import signal
 import socket
@@ -28,6 +29,7 @@ from bellglass.supervise.processes import ProcessId
 
 READY_TIMEOUT_S = 30.0
 HELPER_FD = 3
+DESCRIPTORS = 131_072
 _PR_SET_NO_NEW_PRIVS, _PR_SET_PDEATHSIG, _SIGTERM = 38, 1, 15
 _KEPT_ENVIRONMENT = ("PATH", "LANG", "LC_ALL", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR")
 
@@ -199,6 +201,7 @@ def _fork_helper(installation: Installation, channel: socket.socket, *, launcher
 
 def _drop(identity: Identity) -> None:
     """Leave root for good: the view of the file system, groups, gid, uid, and no way back by setuid programs."""
+    raise_descriptor_limit()
     if os.geteuid() != 0:
         return
     view.enter(view.code_paths())
@@ -207,6 +210,17 @@ def _drop(identity: Identity) -> None:
     os.setresuid(identity.uid, identity.uid, identity.uid)
     if ctypes.CDLL(None).prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
         raise OSError("prctl(PR_SET_NO_NEW_PRIVS) failed")
+
+
+def raise_descriptor_limit() -> None:
+    """A connection is a descriptor in the server, an execution a few in the node. Root may raise its hard limit, but in
+    some containers it may not: then the daemons make do with what there is."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = max(most, DESCRIPTORS)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, wanted))
+    except (ValueError, PermissionError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _await_ready(name: str, pid: int, output: int, log_file: Path, begun: int) -> Started:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import select
 import socket
+import threading
 import time
 from typing import Any
 
@@ -80,7 +81,7 @@ FLOODS = {
 
 @pytest.mark.parametrize("kind", FLOODS)
 def test_a_flood_gets_its_share_of_the_loop(run: Any, tmp_path: Any, monkeypatch: Any, kind: str) -> None:
-    """In a second of a flood the loop works for it a fraction of that, and another link is served at once."""
+    """The loop works for it a fraction of the time, and others get their turns meanwhile."""
     monkeypatch.setattr(session_module, "MAX_IGNORED_FRAMES", 10**9)
 
     async def scenario() -> None:
@@ -97,25 +98,29 @@ def test_a_flood_gets_its_share_of_the_loop(run: Any, tmp_path: Any, monkeypatch
                 await made.ended.wait()
             else:
                 await loop.sock_sendall(agent, STARTED)
-            stop = loop.time() + 1
-            cpu, sender = time.thread_time(), loop.run_in_executor(None, push, agent.dup(), flood, stop)
+            stop = threading.Event()
+            began, cpu = loop.time(), time.thread_time()
+            sender = loop.run_in_executor(None, push, agent.dup(), flood, stop)
             worst = 0.0
-            while loop.time() < stop:
-                began = time.thread_time()
-                await asyncio.sleep(0.005)
-                worst = max(worst, time.thread_time() - began)
-            used = time.thread_time() - cpu
-            await sender
-            assert host.session.budget.pauses > 1
-            assert used < 2 * SHARE + 0.3, f"{used:.2f} s of 1 went to the flood"
+            try:
+                async with asyncio.timeout(30):
+                    while host.session.budget.pauses < 4:
+                        turn = time.thread_time()
+                        await asyncio.sleep(0.005)
+                        worst = max(worst, time.thread_time() - turn)
+            finally:
+                stop.set()
+                await sender
+            took, used = loop.time() - began, time.thread_time() - cpu
+            assert used < 2 * SHARE * took + 0.2, f"{used:.2f} s of {took:.2f} went to the flood"
             assert worst < 0.25, worst
             agent.close()
 
     run(scenario())
 
 
-def push(sock: socket.socket, flood: bytes, stop: float) -> None:
-    """From a thread, as fast as it is read; ends at loop time `stop` (which is time.monotonic) or when hung up on."""
+def push(sock: socket.socket, flood: bytes, stop: threading.Event) -> None:
+    """From a thread, as fast as it is read, until `stop` or hung up on."""
     sock.setblocking(False)
     offset = 0
     with sock:
@@ -126,7 +131,7 @@ def push(sock: socket.socket, flood: bytes, stop: float) -> None:
                 offset += 1000
             view = memoryview(piece)
             while view:
-                if time.monotonic() > stop:
+                if stop.is_set():
                     return
                 readable, writable, _ = select.select([sock], [sock], [], 0.1)
                 if readable and not sock.recv(65536):

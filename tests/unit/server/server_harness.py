@@ -61,11 +61,11 @@ class Harness:
             self.loop = asyncio.get_running_loop()
             if node:
                 await self.peer.start()
-            listener = bind("127.0.0.1", 0)
+            listener = bind("127.0.0.1", 0, stall_s=self.settings["server.stall_timeout"])
             self.url = api_url(listener)
             self.application = Application(self.data, self.settings)
             await self.application.start()
-            self.server = Server(config_for(self.application), self.application, ready.set)
+            self.server = Server(config_for(self.application, self.settings), self.application, ready.set)
             try:
                 await self.server.serve(sockets=[listener])
             finally:

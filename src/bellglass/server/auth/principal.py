@@ -14,6 +14,8 @@ class KeyState:
     digest: str
     revoked: bool = False
     used: bool = False
+    requests: int = 0
+    """Under way."""
     cuts: set[Callable[[], None]] = field(default_factory=set)
     """Called at revocation; a streaming answer adds itself for as long as it runs."""
 

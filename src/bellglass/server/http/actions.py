@@ -58,7 +58,9 @@ class ActionRoute(APIRoute):
             context.action, context.audited = described.action, described.audited
             context.objects.update(request.scope["path_params"])
             if described.access != "public":
-                context.principal = request.app.state.services.auth.check(request.headers, described.access)
+                services = request.app.state.services
+                context.principal = services.auth.check(request.headers, described.access)
+                context.count(context.principal.key, services.settings["server.max_key_requests"])
             if query := request.scope["query_string"]:
                 _check_utf8(query)
                 for name in request.query_params:

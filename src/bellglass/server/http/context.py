@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from bellglass.errors import InternalError
+from bellglass.errors import InternalError, LimitExceeded
 from bellglass.ids import new_request_id
 
 if TYPE_CHECKING:
-    from bellglass.server.auth.principal import Principal
+    from bellglass.server.auth.principal import KeyState, Principal
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -43,6 +43,23 @@ class Context:
     objects: dict[str, str] = field(default_factory=dict)
     """Ids of what the request is about, for the audit."""
     error_code: str | None = None
+    counted: KeyState | None = None
+    """The key whose requests this one is counted among."""
+
+    def count(self, key: KeyState, most: int) -> None:
+        """Until `finished`. Raises LimitExceeded: one key must not use up what all share."""
+        if key.requests >= most:
+            raise LimitExceeded(
+                f"{key.requests} requests of this key are under way, the most at once is {most}",
+                hint="wait for one to end; the operator's setting is server.max_key_requests",
+            )
+        key.requests += 1
+        self.counted = key
+
+    def finished(self) -> None:
+        if self.counted is not None:
+            self.counted.requests -= 1
+            self.counted = None
 
 
 def context_of(request: Any) -> Context:
@@ -91,6 +108,7 @@ class Gateway:
             context.error_code = context.error_code or InternalError.code
             log.exception("request failed", request_id=context.request_id, action=context.action)
         finally:
+            context.finished()
             self._finished(context, status)
             log.info(
                 "request",
