@@ -10,6 +10,7 @@
       sandboxes/<id>/       made by the helper, root's: disk.img, agent/ (the socket's folder), bundle/, files/
       run/                  0755: link/node.sock (node's uid, group of the server's), lxcfs/, runc/, supervisor.json
       logs/                 server.log node.log helper.log supervisor.log
+      faults/               made by tests alone: see faultpoints.py
 
 The cache folder (templates, blank disks) is shared by all installations of a host: `BELLGLASS_CACHE`, by default
 /var/cache/bellglass for root and ~/.cache/bellglass for others.
@@ -40,6 +41,7 @@ class DataDir:
     executions_dir = property(lambda self: self.node_dir / "executions")
     inputs_dir = property(lambda self: self.node_dir / "inputs")
     node_secret_file = property(lambda self: self.node_dir / "link.secret")
+    faults_dir = property(lambda self: self.root / "faults")
     sandboxes_dir = property(lambda self: self.root / "sandboxes")
     run_dir = property(lambda self: self.root / "run")
     link_dir = property(lambda self: self.run_dir / "link")

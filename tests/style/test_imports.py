@@ -19,18 +19,19 @@ ALLOWED = {
     "model": {"errors", "units"},
     "wire": {"wire", "errors"},
     "settings": {"errors", "units"},
+    "faultpoints": set(),
     "link": {"link", "wire", "errors", "ids", "model"},
     "sdk": {"sdk", *BASE},
-    "server": {"server", "link", "ballast", *BASE},
-    "node": {"node", "link", "ballast", *BASE},
+    "server": {"server", "link", "ballast", "faultpoints", *BASE},
+    "node": {"node", "link", "ballast", "faultpoints", *BASE},
     "supervise": {"supervise", "node", "link", *BASE},
     "cli": {"cli", "sdk", "supervise", *BASE},
-    "testing": {"testing", "sdk", "supervise", *BASE},
+    "testing": {"testing", "sdk", "supervise", "faultpoints", *BASE},
 }
 """Part to the parts that it may import. `bellglass` itself (the version and the SDK's names) is open to all but the
 base; only the root package imports the SDK for others."""
 
-STANDARD_LIBRARY_ONLY = {"errors", "units", "ids", "datadir", "ballast", "model", "wire", "settings", "testing"}
+STANDARD_LIBRARY_ONLY = {*BASE, "testing", "ballast", "faultpoints"}
 CLIENT_PACKAGES = {"httpcore2", "typer", "click", "rich", "jsonschema", "referencing"}
 
 

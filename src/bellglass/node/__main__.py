@@ -20,6 +20,7 @@ from typing import Any
 import structlog
 import uvloop
 
+from bellglass import faultpoints
 from bellglass import settings as settings_table
 from bellglass.datadir import DataDir
 from bellglass.errors import BellglassError
@@ -43,12 +44,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 async def _serve(options: argparse.Namespace) -> int:
     data = DataDir(options.data_dir.resolve())
+    faultpoints.watch(data.faults_dir)
     helper = os.environ.get("BELLGLASS_HELPER_FD")
     node = await Node.start(
         data,
         settings_table.load(data.settings_file),
         read_installation(data),
         helper_fd=int(helper) if helper else None,
+        on_helper_lost=_end_with_helper,
     )
     try:
         await node.listen(secret=read_secret(data.node_secret_file), allowed_uids=_peers(data))
@@ -61,6 +64,13 @@ async def _serve(options: argparse.Namespace) -> int:
     finally:
         await node.close()
     return 0
+
+
+def _end_with_helper(reason: str) -> None:
+    """Like a crash, and before anybody hears of a change that was cut off: with its next helper the node finishes or
+    undoes it, and callers who find their link broken ask again."""
+    log.error("%s; the node ends with it", reason)
+    os._exit(1)
 
 
 def _peers(data: DataDir) -> set[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Self
@@ -58,17 +58,21 @@ class Node:
         installation: str,
         *,
         helper_fd: int | None = None,
+        on_helper_lost: Callable[[str], object] | None = None,
         driver: Driver | None = None,
     ) -> Self:
-        """Open everything and settle what an earlier node left. `driver` in place of the one in the settings is for
-        tests. Raises NotSupported without the agent's binary, and what the driver raises."""
+        """Open everything and settle what an earlier node left. `on_helper_lost` is called with the reason when the
+        helper has died. `driver` in place of the one in the settings is for tests. Raises NotSupported without the
+        agent's binary, and what the driver raises."""
         node = cls(data, settings, installation)
         async with node._stack as stack:
-            await node._open(helper_fd, driver)
+            await node._open(helper_fd, on_helper_lost, driver)
             node._stack = stack.pop_all()
         return node
 
-    async def _open(self, helper_fd: int | None, driver: Driver | None) -> None:
+    async def _open(
+        self, helper_fd: int | None, on_helper_lost: Callable[[str], object] | None, driver: Driver | None
+    ) -> None:
         stack, data, settings = self._stack, self.data, self.settings
         agent = agent_binary()
         for folder in (data.node_dir, data.executions_dir, data.inputs_dir):
@@ -82,7 +86,9 @@ class Node:
         self.records = Records(data.node_dir / RECORDS_FILE)
         stack.callback(self.records.close)
         if driver is None:
-            context = DriverContext(data, self.installation, settings, self.templates.folder, agent, helper_fd)
+            context = DriverContext(
+                data, self.installation, settings, self.templates.folder, agent, helper_fd, on_helper_lost
+            )
             driver = await open_driver(settings["node.driver"], context)
         self.driver = driver
         stack.push_async_callback(driver.close)

@@ -15,7 +15,7 @@ import select
 import time
 from pathlib import Path
 
-from bellglass import ids
+from bellglass import faultpoints, ids
 from bellglass.errors import InternalError
 from bellglass.node.helper import cgroup
 from bellglass.node.helper.cgroup import Layout
@@ -40,6 +40,7 @@ class MachineGroups:
     def make(self, execution_id: str) -> int:
         group = self._group(execution_id)
         group.mkdir(exist_ok=True)
+        faultpoints.reach("node.exec.grouped")
         return os.open(group / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
 
     def kill(self, execution_id: str) -> None:
@@ -99,7 +100,6 @@ class MachineGroups:
         return time.monotonic() - self._oom_killed_at <= _LATELY_S
 
     def executions(self) -> list[str]:
-        """The groups that exist."""
         try:
             return [path.name for path in self.root.iterdir() if ids.EXECUTION_ID.fullmatch(path.name)]
         except FileNotFoundError:

@@ -8,6 +8,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from bellglass import faultpoints
 from bellglass.errors import AgentLost, Conflict, SandboxFailed
 from bellglass.model import SandboxSpec, TerminationReason, now
 from bellglass.node import ending, inputs, sandboxes, templates
@@ -51,12 +52,16 @@ async def create(
         live: LiveSandbox | None = None
         try:
             await node.journal.put(row)
+            faultpoints.reach("node.create.journaled")
             if files:
                 await asyncio.to_thread(inputs.write, node.inputs_folder(sandbox_id), files)
+            faultpoints.reach("node.create.inputs_written")
             handle = await node.driver.create(_machine(row, spec, template, share, has_inputs=bool(files)))
+            faultpoints.reach("node.create.machine_made")
             live = node.make_live(row, spec, handle)
             live.start()
             await _first_hello(live)
+            faultpoints.reach("node.create.hello")
             return await _confirm(node, row, live, spec)
         except BaseException as error:
             await _undo(node, row, live, error)
@@ -118,12 +123,14 @@ async def _confirm(node: Sandboxes, row: SandboxRow, live: LiveSandbox, spec: Sa
         "runtime_version": row.runtime_version,
     }
     await node.journal.put(row, ("sandbox.started", event))
+    faultpoints.reach("node.create.confirmed")
     node.row_table[row.id] = row
     node.live_table[row.id] = live
     assert row.expires_at_unix is not None
     live.set_clocks(expires_at_unix=row.expires_at_unix, idle_timeout_s=spec.idle_timeout_s)
     # A machine that died before this line was noticed by nobody.
     live.watch_machine()
+    faultpoints.reach("node.create.watched")
     return row
 
 
@@ -145,6 +152,8 @@ async def _undo(node: Sandboxes, row: SandboxRow, live: LiveSandbox | None, erro
         node.row_table[row.id] = row
         node.spawn(ending.settle(node, row, live.handle if live is not None else None), f"reclaim:{row.id}")
         return
+    faultpoints.reach("node.undo.reclaimed")
     node.admission.give_back(row.id)
     node.row_table.pop(row.id, None)
     await node.journal.forget([row.id])
+    faultpoints.reach("node.undo.forgotten")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from bellglass import faultpoints
 from bellglass.model import TerminationReason
 from bellglass.node import inputs, sandboxes
 from bellglass.node.drivers.base import Handle
@@ -16,7 +18,8 @@ from bellglass.node.live import LiveSandbox
 if TYPE_CHECKING:
     from bellglass.node.sandboxes import Sandboxes
 
-RECLAIM_RETRIES_S = (1.0, 5.0, 30.0, 60.0, 300.0)
+RETRIES_S = (1.0, 5.0, 30.0, 60.0, 300.0)
+"""Pauses before what must be done is tried again; the last one for ever."""
 log = logging.getLogger("bellglass.sandboxes")
 
 
@@ -31,23 +34,35 @@ async def delete(node: Sandboxes, sandbox_id: str, generation: int) -> str | Non
         elif row.state == "ending":
             await _die(node, row)  # an earlier end did not get through
         await node.forget_logs(sandbox_id)
+        faultpoints.reach("node.delete.answering")
         return row.ended_at
 
 
 async def end_by_itself(node: Sandboxes, live: LiveSandbox, reason: TerminationReason, message: str | None) -> None:
-    async with node.lock(live.sandbox_id):
-        row = node.row_table.get(live.sandbox_id)
-        if row is not None and row.state == "running" and node.live_table.get(live.sandbox_id) is live:
-            log.info("sandbox %s ends: %s %s", row.id, reason, message or "")
-            await _end(node, row, reason, message)
+    """Whoever noticed notices once, and nobody waits for an answer: so a failure is tried again here."""
+
+    async def end() -> None:
+        async with node.lock(live.sandbox_id):
+            row = node.row_table.get(live.sandbox_id)
+            if row is None:
+                return
+            if row.state == "running" and node.live_table.get(live.sandbox_id) is live:
+                log.info("sandbox %s ends: %s %s", row.id, reason, message or "")
+                await _end(node, row, reason, message)
+            elif row.state == "ending":
+                await _die(node, row)
+
+    await _until_done(f"ending sandbox {live.sandbox_id}", end)
 
 
 async def _end(node: Sandboxes, row: SandboxRow, reason: TerminationReason, message: str | None) -> SandboxRow:
     """Intent and death; the confirmation and the reclaiming go on behind the answer."""
     row = row.ending(str(reason), message)
+    # Before anything of it shows: an intent that could not be stored is no intent.
+    await node.journal.put(row)
+    faultpoints.reach("node.end.journaled")
     node.row_table[row.id] = row
     node.dying_table[row.id] = node.live_table.pop(row.id)
-    await node.journal.put(row)
     await _die(node, row)
     return row
 
@@ -60,7 +75,9 @@ async def _die(node: Sandboxes, row: SandboxRow) -> None:
         return  # dead already, being settled
     # First, so that whoever waits hears why, and not that the agent is gone.
     await live.close(sandboxes.gone(row))
+    faultpoints.reach("node.end.closed")
     await live.handle.destroy()
+    faultpoints.reach("node.end.dead")
     del node.dying_table[row.id]
     node.spawn(settle(node, row, live.handle), f"reclaim:{row.id}")
 
@@ -70,18 +87,40 @@ async def settle(node: Sandboxes, row: SandboxRow, handle: Handle | None) -> Non
     what is left by the id."""
     row = replace(row, state="ended", driver_state=None)
     ended = {"reason": row.reason, "ended_at": row.ended_at, "message": row.message}
-    await node.journal.put(row, ("sandbox.ended", ended))
+
+    async def confirm() -> None:
+        await node.journal.put(row, ("sandbox.ended", ended))
+
+    await _until_done(f"confirming the end of sandbox {row.id}", confirm)
+    faultpoints.reach("node.end.confirmed")
     node.row_table[row.id] = row
     await reclaim(node, row, handle)
 
 
 async def reclaim(node: Sandboxes, row: SandboxRow, handle: Handle | None) -> None:
-    for pause_s in RECLAIM_RETRIES_S:
+    await _until_done(f"reclaiming sandbox {row.id}", lambda: _reclaim(node, row, handle))
+
+
+async def finish(node: Sandboxes, row: SandboxRow, handle: Handle | None, lock: asyncio.Lock) -> None:
+    """What an earlier node had begun to end. `lock` is the sandbox's and held: until every process is dead, nobody may
+    be told that they are."""
+    try:
+        if handle is not None:
+            await _until_done(f"killing sandbox {row.id}", handle.destroy)
+    finally:
+        lock.release()
+    await settle(node, row, handle)
+
+
+async def _until_done(what: str, act: Callable[[], Awaitable[None]]) -> None:
+    pauses = iter(RETRIES_S)
+    while True:
         try:
-            await _reclaim(node, row, handle)
+            await act()
             return
-        except Exception:  # what is left is tried again, at last by the next start of the node
-            log.exception("reclaiming sandbox %s failed; again in %g s", row.id, pause_s)
+        except Exception:  # nobody waits for it; a node that is restarted meanwhile goes on from its journal
+            pause_s = next(pauses, RETRIES_S[-1])
+            log.exception("%s failed; again in %g s", what, pause_s)
             await asyncio.sleep(pause_s)
 
 
@@ -90,10 +129,14 @@ async def _reclaim(node: Sandboxes, row: SandboxRow, handle: Handle | None) -> N
         await handle.reclaim()
     else:
         await node.driver.reclaim_leftovers(row.id)
+    faultpoints.reach("node.end.reclaimed")
     await asyncio.to_thread(inputs.remove, node.inputs_folder(row.id))
+    faultpoints.reach("node.end.inputs_removed")
     node.admission.give_back(row.id)
     if row.reason == TerminationReason.USER:
         await node.forget_logs(row.id)
+    faultpoints.reach("node.end.logs_forgotten")
     row = replace(row, reclaimed=True)
     await node.journal.put(row, ("sandbox.reclaimed", {}))
+    faultpoints.reach("node.end.recorded")
     node.row_table[row.id] = row

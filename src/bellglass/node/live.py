@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+from bellglass import faultpoints
 from bellglass.errors import BellglassError
 from bellglass.model import SandboxSpec, TerminationReason
 from bellglass.node.drivers.base import Groups, Handle
@@ -72,6 +73,11 @@ class LiveSandbox:
     def start(self) -> None:
         """Begin to listen for the agent."""
         self.session.start()
+
+    def adopt(self) -> None:
+        """Before `start`: go on with what ran when an earlier node stopped."""
+        self.executions.adopt()
+        self._reap_timer = asyncio.get_running_loop().call_later(REAP_FIRST_S, self._reap)
 
     def watch_machine(self) -> None:
         """From now on a machine that dies ends the sandbox."""
@@ -183,6 +189,7 @@ class LiveSandbox:
     def _lifetime_due(self) -> None:
         left_s = self.expires_at_unix - time.time()
         if left_s <= 0:
+            faultpoints.reach("node.lifetime.due")
             self._on_end(self, TerminationReason.LIFETIME, None)
         else:
             # In steps: the wall clock may be set meanwhile.

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from pathlib import Path
 
+from bellglass import faultpoints
 from bellglass.model import SandboxSpec, TerminationReason
 from bellglass.node import ending, inputs
 from bellglass.node.drivers.base import Handle
@@ -22,13 +23,17 @@ async def recover(node: Sandboxes) -> None:
     before = await node.journal.meta("boot_id", boot_id)
     rebooted = before is not None and before != boot_id
     node.row_table.update({row.id: row for row in await node.journal.sandboxes()})
+    faultpoints.reach("node.recover.read")
     await node.forget_old()
     await _remove_strays(node)
-    for row in node.rows():
-        try:
-            await _recover(node, row, rebooted=rebooted)
-        except Exception:  # one broken sandbox must not keep the others from being served
-            log.exception("sandbox %s could not be recovered", row.id)
+    await asyncio.gather(*(_recover_or_log(node, row, rebooted=rebooted) for row in node.rows()))
+
+
+async def _recover_or_log(node: Sandboxes, row: SandboxRow, *, rebooted: bool) -> None:
+    try:
+        await _recover(node, row, rebooted=rebooted)
+    except Exception:  # one broken sandbox must not keep the others from being served
+        log.exception("sandbox %s could not be recovered", row.id)
 
 
 async def _remove_strays(node: Sandboxes) -> None:
@@ -46,32 +51,55 @@ async def _recover(node: Sandboxes, row: SandboxRow, *, rebooted: bool) -> None:
         if not row.reclaimed:
             node.spawn(ending.reclaim(node, row, None), f"reclaim:{row.id}")
         return
+    # Nobody else can hold it yet. What goes on behind the start of the node keeps it until it is safe to ask again.
+    lock = node.lock(row.id)
+    if row.state == "creating":
+        await lock.acquire()
+        # Nobody was told of it: so it never was, and a server that asks again gets it made anew.
+        del node.row_table[row.id]
+        node.spawn(_undo_create(node, row, lock), f"reclaim:{row.id}")
+        return
     handle = None
     if row.driver_state is not None and not rebooted:
         handle = await node.driver.recover(row.id, row.driver_state)
     if row.state == "running" and handle is not None:
         await _take_over(node, row, handle)
         return
-    if row.state == "creating":
-        row = row.ending(str(TerminationReason.FAILED), "the node stopped while it was being created")
-    elif row.state == "running":
+    if row.state == "running":
         why = "the host was restarted" if rebooted else "its machine was gone when the node started"
         row = row.ending(str(TerminationReason.NODE_LOST), why)
-    if handle is not None:
-        await handle.destroy()
     for stored in node.records.running(row.id):
         node.records.finish(row.id, stored.id, stored.record | {"state": "lost", "ended_at": row.ended_at})
     node.row_table[row.id] = row
-    node.spawn(ending.settle(node, row, handle), f"reclaim:{row.id}")
+    await lock.acquire()
+    node.spawn(ending.finish(node, row, handle, lock), f"reclaim:{row.id}")
+
+
+async def _undo_create(node: Sandboxes, row: SandboxRow, lock: asyncio.Lock) -> None:
+    try:
+        await node.driver.reclaim_leftovers(row.id)
+        await asyncio.to_thread(inputs.remove, node.inputs_folder(row.id))
+        await node.forget_logs(row.id)
+        faultpoints.reach("node.recover.undone")
+        await node.journal.forget([row.id])
+        return
+    except Exception as error:
+        log.exception("sandbox %s was cut off in its create, and can't be undone", row.id)
+        row = row.ending(str(TerminationReason.FAILED), f"the node stopped while it was being created: {error}")
+        node.row_table[row.id] = row
+    finally:
+        lock.release()
+    await ending.settle(node, row, None)
 
 
 async def _take_over(node: Sandboxes, row: SandboxRow, handle: Handle) -> None:
     spec = SandboxSpec.from_json(row.spec)
     live = node.make_live(row, spec, handle)
-    live.executions.adopt()
+    live.adopt()
     node.live_table[row.id] = live
     live.start()
     live.watch_machine()
     assert row.expires_at_unix is not None
     live.set_clocks(expires_at_unix=row.expires_at_unix, idle_timeout_s=row.idle_timeout_s)
+    faultpoints.reach("node.recover.taken_over")
     log.info("sandbox %s goes on", row.id)

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from bellglass import ids
+from bellglass import faultpoints, ids
 from bellglass.errors import Conflict, NotFound, SandboxGone
 from bellglass.model import SandboxSpec, TerminationReason, format_time
 from bellglass.node import creating, ending
@@ -138,6 +138,7 @@ class Sandboxes:
             if clear_idle or idle_timeout_s is not None:
                 row = replace(row, idle_timeout_s=None if clear_idle else idle_timeout_s)
             await self.journal.put(row)
+            faultpoints.reach("node.update.journaled")
             self.row_table[row.id] = row
             assert row.expires_at_unix is not None
             live.set_clocks(expires_at_unix=row.expires_at_unix, idle_timeout_s=row.idle_timeout_s)

@@ -13,6 +13,7 @@ import socket
 import sys
 from pathlib import Path
 
+from bellglass import faultpoints
 from bellglass import settings as settings_table
 from bellglass.datadir import DataDir
 from bellglass.errors import BellglassError
@@ -34,6 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     logs.set_up()
     data = DataDir(options.data_dir.resolve())
+    faultpoints.watch(data.faults_dir)
     overrides = {
         name: value
         for name, value in (("server.listen", options.listen), ("server.port", options.port))

@@ -58,11 +58,15 @@ class ProcessId:
         finally:
             os.close(descriptor)
 
+    def kill(self) -> None:
+        """SIGKILL. Returns when it is gone."""
+        self.send(signal.SIGKILL)
+        self.wait(time.monotonic() + 10)
+
     def stop(self, grace_s: float) -> None:
         """SIGTERM, then SIGKILL after the grace. Returns when it is gone."""
         if self.send(signal.SIGTERM) and not self.wait(time.monotonic() + grace_s):
-            self.send(signal.SIGKILL)
-            self.wait(time.monotonic() + 10)
+            self.kill()
 
 
 def _fields(pid: int) -> list[str]:

@@ -27,8 +27,10 @@ from bellglass.supervise.install import Installation
 from bellglass.supervise.processes import ProcessId
 
 STOP_GRACE_S = 10.0
-RESTART_PAUSE_S = (0.0, 0.2, 1.0, 5.0)  # after the first, second ... death within RESTART_WINDOW_S
-RESTART_WINDOW_S = 60.0
+RESTART_PAUSE_S = (0.0, 0.2, 1.0, 5.0)  # after the first, second ... early death in a row
+EARLY_DEATH_S = 0.25
+"""A daemon that lived no longer than this after it was ready, or never was, would die in a circle; what dies later is
+missed at once."""
 Say = Callable[[str, float], None]
 
 
@@ -45,7 +47,8 @@ class Supervisor:
     lock: Lock
     api_url: str = ""
     processes: dict[str, ProcessId] = field(default_factory=dict)
-    _deaths: dict[str, list[float]] = field(default_factory=dict)
+    _ready_at: dict[str, float] = field(default_factory=dict)
+    _early_deaths: dict[str, int] = field(default_factory=dict)
 
     @property
     def uses_helper(self) -> bool:
@@ -104,8 +107,9 @@ class Supervisor:
                     if not self.processes[name].alive():
                         self._restart(name, signals)
                 if (helper := self.processes.get("helper")) is not None and not helper.alive():
-                    # Its socketpair has no other end to come back to: the node starts anew with another one.
-                    self.processes["node"].stop(STOP_GRACE_S)
+                    # Its socketpair has no other end to come back to: the node, which ends by itself at that, starts
+                    # anew with another one. There is nothing that it could still finish.
+                    self.processes["node"].kill()
                     self._restart("node", signals)
         finally:
             signals.close()
@@ -152,26 +156,29 @@ class Supervisor:
     def _start_node(self) -> None:
         started = launch.start_node(self.installation, with_helper=self.uses_helper)
         self.processes["node"] = started.process
+        self._ready_at["node"] = time.monotonic()
         if started.helper is not None:
             self.processes["helper"] = started.helper
 
     def _start_server(self) -> None:
         started = launch.start_server(self.installation, listen=self.listen, port=self.port)
         self.processes["server"] = started.process
+        self._ready_at["server"] = time.monotonic()
         self.api_url = str(started.ready["api_url"])
         # A restarted server must come back at the same address, also where the port was chosen by the kernel.
         self.port = int(self.api_url.rpartition(":")[2])
 
     def _restart(self, name: str, signals: _SignalDescriptor) -> None:
         launch.reap(self.processes[name])
-        deaths = [at for at in self._deaths.get(name, []) if at > time.monotonic() - RESTART_WINDOW_S]
-        self._deaths[name] = [*deaths, time.monotonic()]
-        pause_s = RESTART_PAUSE_S[min(len(deaths), len(RESTART_PAUSE_S) - 1)]
-        self._log("restart", name=name, deaths=len(deaths) + 1, pause_s=pause_s)
+        ready_at = self._ready_at.pop(name, None)
+        early = ready_at is None or time.monotonic() - ready_at < EARLY_DEATH_S
+        deaths = self._early_deaths[name] = self._early_deaths.get(name, 0) + 1 if early else 0
+        pause_s = RESTART_PAUSE_S[min(max(deaths - 1, 0), len(RESTART_PAUSE_S) - 1)]
+        self._log("restart", name=name, early_deaths=deaths, pause_s=pause_s)
         if signals.wait(pause_s):
             return
         if name == "node" and (helper := self.processes.pop("helper", None)):
-            helper.stop(STOP_GRACE_S)
+            helper.kill()  # its node is dead, so it only ends
         try:
             self._start_node() if name == "node" else self._start_server()
         except BellglassError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -30,6 +30,8 @@ class DriverContext:
     agent_binary: Path
     helper_fd: int | None
     """SOCK_SEQPACKET to the root helper, which the driver takes over; None where there is no helper."""
+    on_helper_lost: Callable[[str], object] | None = None
+    """Called with the reason when the helper has died."""
 
 
 async def open_driver(name: str, context: DriverContext) -> Driver:

@@ -66,6 +66,9 @@ class Groups(Protocol):
     def unwritten_bytes(self) -> int:
         """What the machine has written, but the kernel not yet to its disk."""
 
+    def executions(self) -> list[str]:
+        """The executions that have a group."""
+
     def oom_kills(self) -> int:
         """How many processes of the machine the kernel has killed for memory since it started."""
 

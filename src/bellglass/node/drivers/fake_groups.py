@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from bellglass import ids
+
 UNIFIED = (Path("/sys/fs/cgroup/unified"), Path("/sys/fs/cgroup"))
 POLL_S = 0.005
 
@@ -107,6 +109,9 @@ class CgroupTrees:
     def oom_kills(self) -> int:
         return int(self._fault("oom_kills", 0))
 
+    def executions(self) -> list[str]:
+        return [path.name for path in self._root.iterdir() if ids.EXECUTION_ID.fullmatch(path.name)]
+
     @staticmethod
     def _events(group: Path) -> set[str]:
         try:
@@ -177,6 +182,9 @@ class ProcessTrees:
 
     def oom_kills(self) -> int:
         return int(self._fault("oom_kills", 0))
+
+    def executions(self) -> list[str]:
+        return list(self._sockets)
 
     def _members(self, execution_id: str) -> list[int]:
         root = self._root_pid(execution_id)

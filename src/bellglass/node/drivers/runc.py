@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from bellglass import faultpoints
 from bellglass.datadir import DataDir
 from bellglass.errors import AgentLost, BellglassError, InternalError, NotSupported
 from bellglass.model import Tier, TierReport
@@ -133,7 +134,7 @@ class RuncDriver:
             raise NotSupported(
                 f"the {cls.name} driver needs the root helper", hint="run `bellglass up` as root, or node.driver = fake"
             )
-        helper = HelperClient.from_fd(context.helper_fd)
+        helper = HelperClient.from_fd(context.helper_fd, context.on_helper_lost)
         try:
             driver = cls(context.data, helper, installation=context.installation, templates_dir=context.templates_dir)
             await driver._ask_host()
@@ -158,8 +159,10 @@ class RuncDriver:
         sandbox_id = spec.sandbox_id
         try:
             index = (await self._helper.call("lease_uids", sandbox_id=sandbox_id))["range"]
+            faultpoints.reach("node.create.uids_leased")
             # Before the start, so that the agent's first dial finds it.
             listener = self._listen(sandbox_id)
+            faultpoints.reach("node.create.listening")
             started = await self._helper.call(
                 "start_machine",
                 sandbox_id=sandbox_id,

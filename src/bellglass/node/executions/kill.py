@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 
+from bellglass import faultpoints
 from bellglass.node.executions.host import Host
 from bellglass.wire import guest
 
@@ -29,6 +30,7 @@ class TreeKill:
             self._host.groups.kill(self._id)
         else:
             self._host.session.send(guest.encode_signal(stream_id, signal.SIGKILL))
+        faultpoints.reach("node.exec.killed")
         self._host.session.send(guest.encode_abort(stream_id))
 
     def tell(self, told: guest.GuestExit) -> None:
@@ -42,6 +44,7 @@ class TreeKill:
         if groups is not None and not await groups.wait_empty(self._id, loop.time() + TREE_GONE_S):
             self._host.kill_machine(f"the processes of execution {self._id} outlived SIGKILL")
             return False
+        faultpoints.reach("node.exec.tree_dead")
         try:
             async with asyncio.timeout(EXIT_AFTER_KILL_S):
                 await self._exit_told.wait()

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from bellglass import faultpoints
 from bellglass.wire.guest import STDERR, STDOUT
 
 _MAGIC = b"BGLOG1\0\0"
@@ -115,6 +116,7 @@ class ExecutionLog:
             self.lost_bytes += len(data)
             self._close_file()  # the next write begins a segment of its own behind the gap
         self.stream_bytes[stream] += len(data)
+        faultpoints.reach("node.exec.output_logged")
         self._wake()
         return offset
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bellglass import faultpoints
 from bellglass.errors import AgentLost, BellglassError, Conflict, LimitExceeded, NotFound
 from bellglass.node.executions import budget
 from bellglass.node.executions.host import Host
@@ -98,7 +99,8 @@ class Executions:
         return run, _view_of(run)
 
     def adopt(self) -> None:
-        """Executions that ran when the node stopped: their streams wait for the agent's next HELLO."""
+        """Executions that ran when the node stopped: their streams wait for the agent's next HELLO. Groups of ended
+        ones that it had no time to remove wait for `remove_groups`."""
         for stored in self._records.running(self._host.sandbox_id):
             output = ExecutionLog.reopen(self._folder, stored.id, self._ring_bytes())
             run = Run(self._host, _spec_of(stored, self._input_file(stored.id)), output, begun=True)
@@ -112,6 +114,8 @@ class Executions:
                 deadline_at=stored.resume.get("deadline_at"),
                 started_at=float(stored.resume.get("started_at", 0.0)),
             )
+        if self._host.groups is not None:
+            self._groups_left = set(self._host.groups.executions()) - set(self.running)
 
     def suspend(self) -> None:
         """The node stops: what runs goes on, and is adopted by the next node."""
@@ -156,6 +160,7 @@ class Executions:
         }
         row = StoredExecution(run.spec.id, run.id, run.spec.digest, "running", run.record(), resume)
         self._records.insert(self._host.sandbox_id, row)
+        faultpoints.reach("node.exec.stored")
 
     def input_ended(self, run: Run, offset: int) -> None:
         self._records.input_ended(self._host.sandbox_id, run.spec.id, offset)
@@ -170,6 +175,7 @@ class Executions:
                 run.log.delete()
         else:
             self._records.finish(self._host.sandbox_id, run.spec.id, record)
+            faultpoints.reach("node.exec.record_stored")
             self._finished += 1
             self._log_bytes += min(run.log.total_bytes, self._limits.log_bytes)
             self._prune()
@@ -187,6 +193,7 @@ class Executions:
             except OSError:
                 continue  # EBUSY: background processes live on in it, as they may
             self._groups_left.discard(execution_id)
+            faultpoints.reach("node.exec.group_removed")
         return bool(self._groups_left)
 
     # --- inside -----------------------------------------------------------------------------------------

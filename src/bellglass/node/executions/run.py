@@ -13,7 +13,8 @@ import signal as signals
 import time
 from typing import Any
 
-from bellglass.errors import AgentLost, BellglassError, Conflict, InternalError, NoCapacity
+from bellglass import faultpoints
+from bellglass.errors import AgentLost, BellglassError, Conflict, InternalError, NoCapacity, NodeUnavailable
 from bellglass.node.executions import record, verdict
 from bellglass.node.executions.host import Host
 from bellglass.node.executions.kill import TreeKill
@@ -78,7 +79,8 @@ class Run(GuestStream):
         """Go on with an execution of an earlier life of the node, before the session has a link."""
         self.id, self.oom_base, self.deadline_at, self.started_at = stream_id, oom_base, deadline_at, started_at
         self._sent_once = True
-        self._start_known.set()
+        # Whether it was started at all the agent knows, if it answers.
+        self._timers.append(self._loop.call_later(LINK_WAIT_S, self._start_known.set))
         self._incoming = {c: Incoming(c, self.log.stream_bytes[c]) for c in (STDOUT, STDERR)}
         if not self.spec.detach:
             self._starter.keep_place(self.log.total_bytes)
@@ -168,7 +170,10 @@ class Run(GuestStream):
                 self.stdin.link_up(self.id, hello.inputs.get(self.id))
             if self._kill.begun:
                 self._send(guest.encode_abort(self.id))
-        elif self._pid is None and not self._readopted:
+        elif self._pid is None and self._readopted:
+            # Killed before the agent had it: an agent forgets only what it is told to, once the outcome is stored.
+            self._fail(NodeUnavailable("the node was restarted before the command was started", hint="send it again"))
+        elif self._pid is None:
             self._send_start()
         else:
             self._lost(AgentLost("the sandbox's agent lost this execution; its outcome is unknown"))
@@ -191,6 +196,7 @@ class Run(GuestStream):
             self._channel(frame).end(guest.decode_offset(frame.payload)[0])
         elif frame.type == GuestType.STARTED:
             self._pid = guest.decode_pid(frame.payload)
+            faultpoints.reach("node.exec.started")
             self._start_known.set()
         elif frame.type == GuestType.ACK:
             if self.stdin is None or frame.channel != STDIN:
@@ -227,6 +233,7 @@ class Run(GuestStream):
         )
         self._sent_once = True
         self._host.session.send(*frames, descriptor=descriptor)
+        faultpoints.reach("node.exec.sent")
         if self.stdin is not None and self._host.session.link_is_up:
             self.stdin.link_up(self.id, None)
 
@@ -259,6 +266,7 @@ class Run(GuestStream):
     def _on_exit(self, told: guest.GuestExit) -> None:
         if self._pid is None or not all(incoming.ended for incoming in self._incoming.values()):
             raise FrameError("EXIT before the end of the output")
+        faultpoints.reach("node.exec.exit_told")
         if self._kill.begun:
             self._kill.tell(told)  # `_see_it_dead` goes on
         else:
@@ -328,6 +336,7 @@ class Run(GuestStream):
 
     def _deadline_passed(self) -> None:
         if self.running:
+            faultpoints.reach("node.exec.deadline")
             self.timed_out = not self._kill.begun
             self.kill()
 

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Any, Self
 
+from bellglass import faultpoints
 from bellglass.errors import AgentLost, BellglassError, LimitExceeded
 from bellglass.node.files import errors
 from bellglass.node.guestlink.session import LINK_WAIT_S
@@ -101,12 +102,14 @@ class FileStream(GuestStream):
             head = HEADER.pack(len(piece) + _OFFSET.size, GuestType.DATA, STDIN, 0, self.id) + _OFFSET.pack(self._sent)
             self.session.send(head, piece)
             self._sent += len(piece)
+            faultpoints.reach("node.file.data_sent")
             view = view[len(piece) :]
 
     async def end(self) -> FileResult:
         """The input is complete: commit, and wait for RESULT."""
         self._check()
         self.session.send(guest.encode_eof(self.id, STDIN, self._sent))
+        faultpoints.reach("node.file.commit_sent")
         while self._acknowledged < self._sent and self._result is None:
             await self._wait(PROGRESS_S)
         return await self.result()
@@ -133,6 +136,7 @@ class FileStream(GuestStream):
             return
         self._requested = True
         self.session.send(guest.encode_file(self.id, self._operation, self.path, **self._fields))
+        faultpoints.reach("node.file.requested")
 
     def link_lost(self) -> None:
         self._fail(AgentLost("the link to the sandbox broke during a file operation", hint="try again"))
@@ -158,6 +162,7 @@ class FileStream(GuestStream):
             if self._result is not None:
                 raise FrameError("a second RESULT")
             self._result = guest.decode_result(frame.payload)
+            faultpoints.reach("node.file.result")
         elif frame.type == GuestType.FAILED:
             self._fail(errors.of_failure(guest.decode_failure(frame.payload), self.path))
         self._moved.set()

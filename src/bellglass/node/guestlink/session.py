@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from bellglass import faultpoints
 from bellglass.errors import AgentLost, BellglassError, VersionMismatch
 from bellglass.node.drivers.base import Handle
 from bellglass.node.guestlink.budget import CpuBudget
@@ -156,6 +157,7 @@ class GuestSession:
         frames, self._releases = [guest.encode_release(stream_id) for stream_id in self._releases], []
         if self._connection is not None:
             self._connection.send(*frames)
+            faultpoints.reach("node.exec.released")
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()

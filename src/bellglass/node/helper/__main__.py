@@ -10,7 +10,7 @@ import socket
 import sys
 from pathlib import Path
 
-from bellglass import ids, settings
+from bellglass import faultpoints, ids, settings
 from bellglass.datadir import DataDir
 from bellglass.node.helper import kernel, service
 from bellglass.node.helper.context import Context, seccomp_profile
@@ -35,6 +35,7 @@ def main() -> int:
     kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
     os.umask(0o022)
     data = DataDir(options.data_dir.resolve())
+    faultpoints.watch(data.faults_dir)
     templates = settings.load(data.settings_file)["node.templates_dir"] or options.cache_dir / "templates"
     context = Context(
         data=data,

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import socket
+from collections.abc import Callable
 from typing import Any
 
 from bellglass.errors import InternalError, from_dict
@@ -14,9 +15,10 @@ MAX_MESSAGE_BYTES = 65536
 
 
 class HelperClient:
-    """Owns the socket. Made inside a running loop; `close` when done."""
+    """Owns the socket. Made inside a running loop; `close` when done. `on_lost(reason)` is called when the helper has
+    died, before anybody who waits for it hears of that."""
 
-    def __init__(self, channel: socket.socket) -> None:
+    def __init__(self, channel: socket.socket, on_lost: Callable[[str], object] | None = None) -> None:
         channel.setblocking(False)
         channel.set_inheritable(False)
         self._channel = channel
@@ -25,12 +27,13 @@ class HelperClient:
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._sending = asyncio.Lock()
         self._gone: str | None = None
+        self._on_lost = on_lost
         self._loop.add_reader(channel, self._read)
 
     @classmethod
-    def from_fd(cls, fd: int) -> HelperClient:
+    def from_fd(cls, fd: int, on_lost: Callable[[str], object] | None = None) -> HelperClient:
         """On the descriptor that BELLGLASS_HELPER_FD names."""
-        return cls(socket.socket(fileno=fd))
+        return cls(socket.socket(fileno=fd), on_lost)
 
     async def call(self, op: str, **fields: Any) -> dict[str, Any]:
         """The operation's result (operations.py lists them). Raises its BellglassError, InternalError when the helper
@@ -46,6 +49,7 @@ class HelperClient:
                 await self._send(message)
             return await future
         except OSError as error:
+            self._lost(f"the helper is gone: {error}")
             raise InternalError(f"the helper is gone: {error}") from error
         finally:
             self._waiting.pop(request_id, None)
@@ -81,7 +85,7 @@ class HelperClient:
                 self._gone = f"the helper is gone: {error}"
             if not message:
                 self._loop.remove_reader(self._channel)
-                self._fail(self._gone or "the helper has ended: see its log")
+                self._lost(self._gone or "the helper has ended: see its log")
                 return
             answer = json.loads(message)
             future = self._waiting.get(answer["id"])
@@ -91,6 +95,11 @@ class HelperClient:
                 future.set_exception(from_dict(answer))
             else:
                 future.set_result(answer["result"])
+
+    def _lost(self, why: str) -> None:
+        if self._on_lost is not None:
+            self._on_lost(why)
+        self._fail(why)
 
     def _fail(self, why: str) -> None:
         self._gone = why

@@ -60,7 +60,8 @@ def seccomp_profile(machine: str) -> dict[str, Any]:
 
 
 def make_folders(context: Context, sandbox_id: str, index: int) -> None:
-    """The sandbox's folder, which the node may pass through, and in it `agent/`, in which the node makes its socket.
+    """The sandbox's folder is there; the node may then pass through it. In it `agent/`, where the node makes its
+    socket.
 
     `agent/` belongs to the sandbox's root and the node's group and to nobody else; it is mounted read-only inside. It
     appears by a rename, whole: once the node can write in it, root no longer follows a path through it.
@@ -68,9 +69,7 @@ def make_folders(context: Context, sandbox_id: str, index: int) -> None:
     binary = context.agent_binary
     if not binary.exists():
         raise SandboxFailed(f"the guest agent is not built: {binary} is missing", hint="make agent")
-    context.data.sandboxes_dir.mkdir(mode=0o755, exist_ok=True)
     folder = context.data.sandbox_dir(sandbox_id)
-    folder.mkdir(mode=0o700, exist_ok=True)
     if not context.data.agent_dir(sandbox_id).exists():
         draft = folder / ".agent"
         with suppress(FileNotFoundError):

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bellglass import ids
+from bellglass import faultpoints, ids
 from bellglass.errors import InvalidRequest
 from bellglass.node.helper import uids
 from bellglass.node.helper.context import Context, locked, make_folders
@@ -68,9 +68,14 @@ def _cpu_ids(value: Any) -> bool:
 
 def _lease(context: Context, request: Mapping[str, Any]) -> Mapping[str, Any]:
     sandbox_id = request["sandbox_id"]
+    # First, so that there is something to hold the lock on.
+    context.data.sandboxes_dir.mkdir(mode=0o755, exist_ok=True)
+    context.data.sandbox_dir(sandbox_id).mkdir(mode=0o700, exist_ok=True)
     with locked(context, sandbox_id, TIMEOUT_S):
         index = uids.lease(context.installation, sandbox_id)
+        faultpoints.reach("helper.lease.leased")
         make_folders(context, sandbox_id, index)
+        faultpoints.reach("helper.lease.folders_made")
     return {"range": index}
 
 

@@ -12,6 +12,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from bellglass import faultpoints
 from bellglass.errors import InternalError
 from bellglass.node.helper import cgroup, loop, uids
 from bellglass.node.helper.context import Context, locked
@@ -33,15 +34,21 @@ def reclaim_locked(context: Context, sandbox_id: str, *, timeout_s: float = TIME
     cgroup.kill(place.group(name))
     if not until(lambda: not cgroup.is_populated(place.group(name)), deadline):
         raise InternalError(f"processes of {sandbox_id} are still alive {timeout_s:g} s after SIGKILL")
+    faultpoints.reach("helper.reclaim.killed")
     cgroup.remove(place, name, deadline)
+    faultpoints.reach("helper.reclaim.cgroups_removed")
     _remove_tree(context.data.runc_root / sandbox_id)
+    faultpoints.reach("helper.reclaim.runtime_removed")
     folder = context.data.sandbox_dir(sandbox_id)
     # A mount namespace is torn down a little after its last process: the kernel tells nobody when.
     if not until(lambda: not loop.devices_below(folder), deadline):
         devices = loop.devices_below(folder)
         raise InternalError(f"{devices} still hold the disk of {sandbox_id} after {timeout_s:g} s")
+    faultpoints.reach("helper.reclaim.devices_gone")
     _remove_tree(folder)
+    faultpoints.reach("helper.reclaim.folder_removed")
     uids.release(context.installation, sandbox_id, deadline)
+    faultpoints.reach("helper.reclaim.uids_released")
 
 
 def _remove_tree(folder: Path) -> None:

@@ -2,7 +2,8 @@
 
 So one operation may change its own namespaces and ids, and its crash is an error of that operation alone. Those of one
 sandbox go one after the other, in the order in which they came: a reclaim must not overtake the lease before it.
-The loop ends when the node's end of the socket closes; children finish what they do and find nobody to answer to.
+The loop ends when the node's end of the socket closes, and its children with it: each step can be cut off, and the next
+helper must not meet somebody at work on what it reclaims.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any
 
 from bellglass.errors import BellglassError, InternalError, InvalidRequest
 from bellglass.model import now
+from bellglass.node.helper import kernel
 from bellglass.node.helper.context import Context
 from bellglass.node.helper.operations import Operation, parse
 
@@ -106,8 +108,9 @@ def _begin(context: Context, channel: socket.socket, children: dict[int, _Child]
         waiting.remove(request)
         if request.sandbox_id is not None:
             busy.add(request.sandbox_id)
-        pid = os.fork()
+        parent, pid = os.getpid(), os.fork()
         if pid == 0:
+            kernel.die_with_parent(parent)
             _work(context, channel, request)
         children[pid] = _Child(request, time.monotonic() + request.operation.timeout_s)
 

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bellglass import faultpoints
 from bellglass.errors import BellglassError, NoCapacity, NotFound, SandboxFailed
 from bellglass.node.helper import cgroup, idmap, kernel, loop, oci, run, uids
 from bellglass.node.helper.context import STAGING, Context, locked, seccomp_profile, start_ticks
@@ -235,6 +236,7 @@ def start_machine(context: Context, spec: StartMachine) -> dict[str, object]:
             for step in start.plan():
                 began = time.perf_counter()
                 _run_step(step)
+                faultpoints.reach(f"helper.start.{step.name}")
                 start.profile_ms[step.name] = round((time.perf_counter() - began) * 1000, 2)
             assert start.device is not None
             return {

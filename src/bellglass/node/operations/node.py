@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 
-from bellglass import __version__
+from bellglass import __version__, faultpoints
 from bellglass.errors import Conflict
 from bellglass.link import LinkStream
 from bellglass.node import templates
@@ -59,4 +59,5 @@ async def follow_journal(node: Node, params: Params, stream: LinkStream) -> None
 
 async def acknowledge_journal(node: Node, params: Params, stream: LinkStream) -> None:
     await node.journal.acknowledge(params.integer("through"))
+    faultpoints.reach("node.journal.acknowledged")
     await stream.send_head({"result": {}}, end=True)

@@ -54,6 +54,7 @@ async def update(node: Node, params: Params, stream: LinkStream) -> None:
 
 
 async def list_all(node: Node, params: Params, stream: LinkStream) -> None:
+    # One whose create an earlier node did not finish is not in it: it is being undone.
     rows = [
         {
             "sandbox_id": row.id,

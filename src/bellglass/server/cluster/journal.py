@@ -14,6 +14,7 @@ from typing import Any
 import structlog
 from sqlalchemy import Connection, select
 
+from bellglass import faultpoints
 from bellglass.errors import NodeUnavailable
 from bellglass.link import LinkStream
 from bellglass.server.cluster.base import ClusterEngine, NodeInfo
@@ -38,7 +39,9 @@ class Journal:
             await stream.head()
             async for batch in _batches(stream):
                 through = await self._writer.run(partial(ingest, node_id=node_id, batch=batch))
+                faultpoints.reach("server.journal.ingested")
                 await self._engine.call(node_id, "journal.ack", {"through": through})
+                faultpoints.reach("server.journal.acknowledged")
         raise NodeUnavailable("the node ended its journal's stream")
 
 
@@ -60,6 +63,7 @@ def ingest(connection: Connection, node_id: str, batch: list[dict[str, Any]]) ->
         events.apply(connection, event)
         cursor = event["seq"]
     connection.execute(node_cursors.update().where(node_cursors.c.node_id == node_id).values(seq=cursor))
+    faultpoints.reach("server.journal.ingesting")
     return cursor
 
 

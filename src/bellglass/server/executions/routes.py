@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import Query, Request
 from starlette.responses import Response
 
+from bellglass import faultpoints
 from bellglass.errors import (
     AgentLost,
     Conflict,
@@ -53,10 +54,13 @@ async def create(request: Request, sandbox_id: str) -> Response:
         project_of(request), sandbox_id, body, accept, context.request_id
     )
     context.objects["execution_id"] = execution_id
+    faultpoints.reach("server.exec.opened")
     if not body.detach:
         return LinkResponse(stream, principal_of(request).key)
     async with stream:
-        return answer((await stream.head())["result"], 201)
+        record = (await stream.head())["result"]
+    faultpoints.reach("server.exec.recorded")
+    return answer(record, 201)
 
 
 @routes.action("GET", BASE, "exec.list", answer="page:Execution", errors=INSIDE)

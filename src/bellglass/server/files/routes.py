@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from fastapi import Query, Request
 from starlette.responses import Response
 
+from bellglass import faultpoints
 from bellglass.errors import (
     AgentLost,
     ArchiveRefused,
@@ -104,7 +105,9 @@ async def write(
     stream = await services.files.open(
         project_of(request), sandbox_id, "file.write", params, context_of(request).request_id, body=True
     )
+    faultpoints.reach("server.file.opened")
     result = await send_body(request, stream, principal_of(request).key, limit, whole_frames=True)
+    faultpoints.reach("server.file.answered")
     return answer(result["info"], 201 if result.get("created") else 200)
 
 

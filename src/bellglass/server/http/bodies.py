@@ -15,6 +15,7 @@ from fastapi import Request
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
+from bellglass import faultpoints
 from bellglass.errors import InvalidRequest, NodeUnavailable, TooLarge, Unauthorized
 from bellglass.link import LinkStream
 from bellglass.server.auth.principal import KeyState
@@ -121,6 +122,7 @@ async def send_body(
             async for chunk in _whole_frames(chunks) if whole_frames else chunks:
                 await stream.send(chunk)
             await stream.end()
+            faultpoints.reach("server.body.sent")
             head = await stream.head()
     except NodeUnavailable:
         if key.revoked:

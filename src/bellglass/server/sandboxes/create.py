@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection
 
+from bellglass import faultpoints
 from bellglass.errors import (
     BellglassError,
     Conflict,
@@ -143,6 +144,7 @@ class Creator:
         found = await self._writer.run(insert, spends=False)
         if found is not None:
             return await self._found(project_id, found, key)
+        faultpoints.reach("server.create.row_written")
         return await self._start(project_id, sandbox, settled, body, key, request_id)
 
     async def _start(
@@ -178,6 +180,8 @@ class Creator:
             await self._writer.run(partial(failed, project_id=project_id, sandbox_id=sandbox.id, error=error, key=key))
             raise
 
+        faultpoints.reach("server.create.node_answered")
+
         def running(connection: Connection) -> Created:
             store.change(
                 connection,
@@ -191,9 +195,13 @@ class Creator:
                 started_at=result["started_at"],
                 expires_at=result["expires_at"],
             )
-            return settle_answer(connection, project_id, sandbox.id, 201, key)
+            answer = settle_answer(connection, project_id, sandbox.id, 201, key)
+            faultpoints.reach("server.create.settling")
+            return answer
 
-        return await self._writer.run(running)
+        created = await self._writer.run(running)
+        faultpoints.reach("server.create.answer_stored")
+        return created
 
     async def _on_node(self, params: dict[str, Any], request_id: str | None) -> dict[str, Any]:
         loop = asyncio.get_running_loop()

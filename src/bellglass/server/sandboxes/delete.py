@@ -10,6 +10,7 @@ import asyncio
 
 from sqlalchemy import Connection
 
+from bellglass import faultpoints
 from bellglass.errors import NodeUnavailable
 from bellglass.model import State, TerminationReason, now
 from bellglass.server.cluster.base import ClusterEngine
@@ -75,6 +76,7 @@ class Deleter:
                 state=State.STOPPING,
             )
         )
+        faultpoints.reach("server.delete.intent_stored")
         await self._creator.settled(sandbox_id)
         try:
             result = await self._cluster.call(
@@ -87,12 +89,15 @@ class Deleter:
             raise NodeUnavailable(
                 error.message, hint="the delete is stored and goes on when the node is back; a repeat tells"
             ) from error
+        faultpoints.reach("server.delete.node_answered")
         await self._writer.run(lambda connection: _deleted(connection, sandbox_id, result.get("ended_at")))
+        faultpoints.reach("server.delete.row_hidden")
 
 
 def _deleted(connection: Connection, sandbox_id: str, ended_at: str | None) -> None:
     if not store.end(connection, sandbox_id, TerminationReason.USER, ended_at):
         _hide(connection, sandbox_id)  # it had ended by itself meanwhile
+    faultpoints.reach("server.delete.settling")
 
 
 def _hide(connection: Connection, sandbox_id: str) -> None:

@@ -27,6 +27,8 @@ from bellglass.server.sandboxes.delete import Deleter
 JOURNAL_GRACE_S = 5.0
 """A running row that the node does not list has this long for its end to come out of the journal."""
 SETTLE_EVERY_S = 30.0
+SETTLE_SOON_S = 0.5
+"""While something is in between."""
 FORGET_EVERY_S = 600.0
 log = structlog.get_logger("bellglass.reconcile")
 
@@ -44,24 +46,46 @@ class Reconciler:
     async def run(self, info: NodeInfo) -> None:
         """Settle now and again: a delete or a create may fail while the link holds."""
         while True:
-            await self.settle(info)
-            await asyncio.sleep(SETTLE_EVERY_S)
+            settled = await self.settle(info)
+            await asyncio.sleep(SETTLE_EVERY_S if settled else SETTLE_SOON_S)
 
-    async def settle(self, info: NodeInfo) -> None:
-        """Compare rows that are not ended with the node's list, and bring each to a true state."""
+    async def settle(self, info: NodeInfo) -> bool:
+        """Compare rows that are not ended with the node's list, and bring each to a true state. False while the node is
+        still at work on one that nobody waits for."""
         on_node = await self._listed(info)
         rows = await self._rows()
+        settled = True
         for row in rows:
+            item = on_node.get(row.id)
             if row.state == State.STOPPING:
                 self._deleter.start(row.id, row.generation, row.node_id)
+                settled = False
             elif row.state == State.CREATING and not self._creator.under_way(row.id):
-                await self._writer.run(partial(_settle_create, sandbox_id=row.id, item=on_node.get(row.id)))
+                await self._writer.run(partial(_settle_create, sandbox_id=row.id, item=item))
+                settled = settled and (item is None or item.get("state") in (State.RUNNING, State.ENDED))
+        if late := [row for row in rows if row.state == State.RUNNING and _other_clock(row, on_node)]:
+            await self._settle_clocks(info, late)
         known = {row.id for row in rows}
         if strangers := sorted(set(on_node) - known - await self._ended(set(on_node) - known)):
             log.warning("the node holds sandboxes that no row knows; they are left alone", sandboxes=strangers)
         if [row for row in rows if row.state == State.RUNNING and row.id not in on_node]:
             await asyncio.sleep(JOURNAL_GRACE_S)
             await self._end_lost(info)
+        return settled
+
+    async def _settle_clocks(self, info: NodeInfo, rows: list[Any]) -> None:
+        """Lifetimes changed on the node by a request whose server did not live to write it down."""
+        on_node = await self._listed(info)  # anew: a change may have come between the list and the rows
+        for row in rows:
+            if _other_clock(row, on_node):
+                await self._writer.run(
+                    partial(
+                        store.set_clock,
+                        sandbox_id=row.id,
+                        before=row.expires_at,
+                        expires_at=on_node[row.id].get("expires_at"),
+                    )
+                )
 
     async def _end_lost(self, info: NodeInfo) -> None:
         on_node = await self._listed(info)
@@ -113,6 +137,11 @@ def _settle_create(connection: Connection, sandbox_id: str, item: dict[str, Any]
     elif item is None:
         error = SandboxFailed("the server or its link to the node broke while it was created")
         create.failed(connection, project_id="", sandbox_id=sandbox_id, error=error, key=None)
+
+
+def _other_clock(row: Any, on_node: dict[str, dict[str, Any]]) -> bool:
+    item = on_node.get(row.id)
+    return item is not None and item.get("state") == State.RUNNING and item.get("expires_at") != row.expires_at
 
 
 class Forgetter:

@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from bellglass import faultpoints
 from bellglass.errors import InvalidRequest
 from bellglass.model import Sandbox, State, UpdateSandbox
 from bellglass.server.cluster.base import ClusterEngine
@@ -70,6 +71,7 @@ class Sandboxes:
                 request_id=request_id,
             )
             values["expires_at"] = result["expires_at"]
+            faultpoints.reach("server.update.node_answered")
 
         def write(connection: Connection) -> Sandbox | None:
             if values:
@@ -79,6 +81,7 @@ class Sandboxes:
             return store.find(connection, project_id, sandbox_id)
 
         found = await self._writer.run(write)
+        faultpoints.reach("server.update.row_changed")
         if found is None:
             raise guard.not_found()
         return found

@@ -164,6 +164,13 @@ def end(
     return change(connection, sandbox_id, "sandbox.ended", from_states=LIVE, of_generation=of_generation, **values)
 
 
+def set_clock(connection: Connection, sandbox_id: str, before: str | None, expires_at: str | None) -> None:
+    """Of a running one, unless somebody else has changed it meanwhile."""
+    row = connection.execute(select(sandboxes.c.expires_at).where(sandboxes.c.id == sandbox_id)).first()
+    if row is not None and row.expires_at == before:
+        change(connection, sandbox_id, "sandbox.updated", from_states=(State.RUNNING,), expires_at=expires_at)
+
+
 def remove(connection: Connection, sandbox_id: str) -> None:
     """Without a trace: a create that never came to be."""
     connection.execute(delete(idempotency_keys).where(idempotency_keys.c.sandbox_id == sandbox_id))
@@ -175,9 +182,14 @@ def remove(connection: Connection, sandbox_id: str) -> None:
 
 
 def in_states(connection: Connection, *states: str) -> list[Row[Any]]:
-    """(id, generation, state, node_id, created_at) of every row in these states."""
+    """(id, generation, state, node_id, created_at, expires_at) of every row in these states."""
     query = select(
-        sandboxes.c.id, sandboxes.c.generation, sandboxes.c.state, sandboxes.c.node_id, sandboxes.c.created_at
+        sandboxes.c.id,
+        sandboxes.c.generation,
+        sandboxes.c.state,
+        sandboxes.c.node_id,
+        sandboxes.c.created_at,
+        sandboxes.c.expires_at,
     ).where(sandboxes.c.state.in_(states))
     return list(connection.execute(query))
 
