@@ -6,6 +6,7 @@ The record is only believed as far as the processes it names are alive with the 
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import json
 import os
@@ -36,10 +37,20 @@ class Record:
 
 
 def write_record(data: DataDir, record: Record) -> None:
+    """Atomic; on a full disk in place, into the block that the record has: a stale one would hide the daemons."""
+    text = json.dumps(asdict(record)) + "\n"
     temporary = data.supervisor_file.with_suffix(".new")
-    temporary.write_text(json.dumps(asdict(record)) + "\n")
-    temporary.chmod(0o644)
-    temporary.rename(data.supervisor_file)
+    try:
+        temporary.write_text(text)
+        temporary.chmod(0o644)
+        temporary.rename(data.supervisor_file)
+    except OSError as error:
+        if error.errno != errno.ENOSPC or not data.supervisor_file.exists():
+            raise
+        temporary.unlink(missing_ok=True)
+        with data.supervisor_file.open("r+") as file:
+            # Padded, since JSON may end with spaces: cut off first, a crash would leave nothing to read.
+            file.write(text.ljust(data.supervisor_file.stat().st_size))
 
 
 def read_record(data: DataDir) -> Record | None:

@@ -15,6 +15,7 @@ import pwd
 import re
 import secrets
 import shutil
+import stat
 import subprocess
 from contextlib import suppress
 from dataclasses import dataclass
@@ -120,7 +121,10 @@ def read_link_secret(data: DataDir) -> str | None:
 
 
 def _write(file: Path, text: str, mode: int, owner: Identity | None = None) -> None:
-    """Atomic, never readable by others in between, and on disk before it counts. The folder may be a daemon's."""
+    """Atomic, never readable by others in between, and on disk before it counts. The folder may be a daemon's. What is
+    there as it should be stays: `down` has to work on a full disk."""
+    if _is_as_it_should_be(file, text, mode, owner):
+        return
     temporary = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     with os.fdopen(descriptor, "w") as handle:
@@ -131,6 +135,24 @@ def _write(file: Path, text: str, mode: int, owner: Identity | None = None) -> N
             os.fchown(descriptor, owner.uid, owner.gid)
         os.fsync(descriptor)
     temporary.rename(file)
+
+
+def _is_as_it_should_be(file: Path, text: str, mode: int, owner: Identity | None) -> bool:
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (FileNotFoundError, OSError) as error:
+        if error.errno not in (errno.ENOENT, errno.ELOOP):
+            raise
+        return False
+    with os.fdopen(descriptor, "rb") as handle:
+        found = os.fstat(descriptor)
+        wanted = owner or Identity(os.geteuid(), os.getegid())
+        is_private_file = stat.S_ISREG(found.st_mode) and found.st_nlink == 1
+        return (
+            is_private_file
+            and (stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid) == (mode, wanted.uid, wanted.gid)
+            and handle.read(len(text.encode()) + 1) == text.encode()
+        )
 
 
 def _folder(path: Path, mode: int, owner: Identity) -> None:

@@ -11,6 +11,7 @@ import select
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -197,8 +198,11 @@ class Supervisor:
 
     def _log(self, event: str, **more: Any) -> None:
         line = json.dumps({"at": now(), "event": event, **more}) + "\n"
-        with open(self.installation.data.logs_dir / "supervisor.log", "a") as log:
-            log.write(line)
+        try:
+            with open(self.installation.data.logs_dir / "supervisor.log", "a") as log:
+                log.write(line)
+        except OSError as error:  # a log that can't be written must not end what it tells of
+            print(f"bellglass: {error}: {line}", end="", file=sys.stderr)
 
 
 def block_signals() -> None:

@@ -47,9 +47,12 @@ class Stack:
     """For command lines that are to use it: address, key, and a profile file of its own."""
 
     @classmethod
-    def start(cls, *, driver: str = "runc", settings: Mapping[str, Any] | None = None) -> Stack:
-        """`bellglass up --detach`. `settings` by dotted name, as in bellglass.toml. Raises StackFailed."""
-        data_dir = Path(tempfile.mkdtemp(prefix="bellglass-test-", dir=PARENT_DIR))
+    def start(
+        cls, *, driver: str = "runc", settings: Mapping[str, Any] | None = None, parent: Path = PARENT_DIR
+    ) -> Stack:
+        """`bellglass up --detach`. `settings` by dotted name, as in bellglass.toml; `parent` is the folder in which the
+        data folder is made. Raises StackFailed."""
+        data_dir = Path(tempfile.mkdtemp(prefix="bellglass-test-", dir=parent))
         data_dir.chmod(0o711)
         stack = cls(data_dir, driver)
         stack.environment = {"BELLGLASS_PROFILE": str(data_dir / "profile.json")}

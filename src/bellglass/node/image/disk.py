@@ -1,8 +1,11 @@
 """A sandbox's disk: a sparse ext4 image, whose size and inode count are the sandbox's hard limits.
 
-Nothing is written that a sparse file already says: inode tables and journal start as holes, so a new 10 GiB image takes
-0.3 MiB. It must be mounted with `noinit_itable`, or the kernel fills the tables in the background. mkfs takes 6 ms, so
-an empty image of each size asked for is kept and copied (0.6 ms; where the file system can, by reference).
+Nothing is written that a sparse file already says: inode tables start as holes, so a new 10 GiB image takes 0.3 MiB
+and its journal. It must be mounted with `noinit_itable`, or the kernel fills the tables in the background. mkfs takes
+6 ms, so an empty image of each size asked for is kept and copied (0.6 ms; where the file system can, by reference).
+
+The journal's room is taken from the host at once: ext4 gives up on a disk for good when its journal can't be written,
+and one neighbour who fills the host's disk would do that to everybody.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import struct
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -22,9 +26,12 @@ MIN_INODES = 256
 MAX_INODES = 2**31
 MOUNT_OPTIONS = "discard,noinit_itable"
 MAX_BLANKS = 32
-_FORMAT = 1
+_FORMAT = 2
 _DRAFT_S = 3600.0
-_MIN_JOURNAL_MIB, _MAX_JOURNAL_MIB = 4, 32
+_MIN_JOURNAL_MIB, _MAX_JOURNAL_MIB = 4, 16
+_SUPERBLOCK_AT, _JOURNAL_BACKUP_AT = 1024, 0x10C
+_EXTENT_HEADER, _EXTENT = struct.Struct("<HHHHI"), struct.Struct("<IHHI")
+_EXTENT_MAGIC = 0xF30A
 
 
 def journal_mib(size_bytes: int) -> int:
@@ -52,10 +59,25 @@ def create(image: Path, size_bytes: int, inodes: int, blanks: Path, run: Callabl
         blank = _open_blank(size_bytes, inodes, blanks, run)
         try:
             copy_sparse(blank, target)
+            for offset, size in journal_extents(blank):
+                os.posix_fallocate(target, offset, size)
         finally:
             os.close(blank)
     finally:
         os.close(target)
+
+
+def journal_extents(image: int) -> list[tuple[int, int]]:
+    """Offset and size in bytes of each piece of the journal: the superblock has a copy of the journal's inode."""
+    root = os.pread(image, 60, _SUPERBLOCK_AT + _JOURNAL_BACKUP_AT)
+    magic, count, _, depth, _ = _EXTENT_HEADER.unpack_from(root)
+    if magic != _EXTENT_MAGIC or depth or not count:
+        raise OSError(errno.EIO, "the empty disk image does not say where its journal is")
+    found = []
+    for number in range(count):
+        _, blocks, high, low = _EXTENT.unpack_from(root, _EXTENT_HEADER.size + number * _EXTENT.size)
+        found.append(((high << 32 | low) * BLOCK_BYTES, blocks * BLOCK_BYTES))
+    return found
 
 
 def copy_sparse(source: int, target: int) -> None:
