@@ -80,6 +80,7 @@ SETTINGS: tuple[Setting, ...] = (
         300.0,
         "how long a client may leave its body unsent or its answer unread",
     ),
+    Setting("server.keepalive", parse_duration, 15.0, "longest silence of a stream of output"),
     Setting("server.idempotency_retention", parse_duration, 86400.0, "how long an Idempotency-Key is remembered"),
     Setting(
         "server.max_sandboxes", _count, 1000, "sandboxes that a project may have at once, unless it has its own limit"

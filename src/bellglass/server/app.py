@@ -126,7 +126,7 @@ class Application:
             sandboxes=Sandboxes(reader, writer, cluster),
             creator=creator,
             deleter=deleter,
-            executions=Executions(reader, cluster),
+            executions=Executions(reader, cluster, self._settings["server.keepalive"]),
             files=Files(reader, cluster),
         )
 

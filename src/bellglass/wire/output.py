@@ -1,10 +1,12 @@
 """How an execution's output reaches a client: `application/x-bellglass-frames`, NDJSON, or one JSON body.
 
 Frames carry the wire's header with the types below and stream 0. NDJSON has one object a line:
-`{"stream":"stdout","offset":0,"text":"..."}`, with `b64` in place of `text` where the bytes are not UTF-8 once a
-character cut at the border of two chunks has been put together. `offset` is the position of the first byte in
-the execution's combined output. The stream ends with exactly one `exit` or `error`; one that ends with neither was
-cut: the outcome is unknown and the execution is to be attached again.
+`{"stream":"stdout","offset":0,"next":5,"text":"..."}`, with `b64` in place of `text` where the bytes are not UTF-8
+once a character cut at the border of two chunks has been put together. `offset` is the position of the first byte in
+the execution's combined output, `next` where to attach again after this line. A character of which only the head has
+come lies behind `next`; what the other stream said since then comes a second time, with the same offsets. The stream
+ends with exactly one `exit` or `error`; one that ends with neither was cut: the outcome is unknown and the execution
+is to be attached again.
 """
 
 from __future__ import annotations
@@ -83,22 +85,29 @@ class OutputDecoder:
 
 
 class NdjsonEncoder:
-    """Events as NDJSON lines. Keeps the head of a cut character per stream until its rest arrives."""
+    """Events as NDJSON lines. Keeps the head of a cut character until its rest arrives, of one stream at a time: with
+    both, no one offset could say what has been told."""
 
     def __init__(self) -> None:
         self._held: dict[OutputType, tuple[int, bytes]] = {}
+        self._end = 0
 
     def encode(self, event: OutputEvent) -> bytes:
         if event.type in STREAM_NAMES:
-            offset, data = event.offset, event.data
+            offset, data, lines = event.offset, event.data, b""
             if held := self._held.pop(event.type, None):
                 # Output of the other stream may lie between: the offset then is that of the first byte.
                 offset, data = held[0], held[1] + data
             cut = _incomplete_tail(data)
+            if cut and self._held:
+                self._end = offset
+                lines = self.flush()
+            self._end = event.offset + len(event.data)
             if cut:
-                self._held[event.type] = (offset + len(data) - cut, data[-cut:])
+                # Its leading byte is the one that was held, or one of the new bytes.
+                self._held[event.type] = (offset if cut > len(event.data) else self._end - cut, data[-cut:])
                 data = data[:-cut]
-            return _line(event.type, offset, data) if data else b""
+            return lines + self._line(event.type, offset, data) if data else lines
         lines = b""
         if event.type in (OutputType.EXIT, OutputType.ERROR, OutputType.SKIPPED):
             lines = self.flush()
@@ -108,24 +117,24 @@ class NdjsonEncoder:
 
     def flush(self) -> bytes:
         """Lines for characters that were never finished."""
-        lines = b"".join(_line(type, offset, data) for type, (offset, data) in self._held.items())
-        self._held.clear()
-        return lines
+        held, self._held = self._held, {}
+        return b"".join(self._line(type, offset, data) for type, (offset, data) in held.items())
 
-
-def _line(type: OutputType, offset: int, data: bytes) -> bytes:
-    record: dict[str, Any] = {"stream": STREAM_NAMES[type], "offset": offset}
-    try:
-        record["text"] = data.decode("utf-8")
-    except UnicodeDecodeError:
-        record["b64"] = base64.b64encode(data).decode("ascii")
-    return json.dumps(record, separators=(",", ":")).encode() + b"\n"
+    def _line(self, type: OutputType, offset: int, data: bytes) -> bytes:
+        following = min((held[0] for held in self._held.values()), default=self._end)
+        head = b'{"stream":"%b","offset":%d,"next":%d,' % (STREAM_NAMES[type].encode(), offset, following)
+        try:
+            return b'%b"text":%b}\n' % (head, json.dumps(data.decode("utf-8")).encode())
+        except UnicodeDecodeError:
+            return b'%b"b64":"%b"}\n' % (head, base64.b64encode(data))
 
 
 def _incomplete_tail(data: bytes) -> int:
     """How many bytes at the end begin a UTF-8 character that more bytes could finish (0 to 3)."""
-    decoder = codecs.getincrementaldecoder("utf-8")("strict")
     tail = data[-3:]
+    if tail.isascii():
+        return 0
+    decoder = codecs.getincrementaldecoder("utf-8")("strict")
     for start in range(len(tail)):
         if tail[start] & 0xC0 == 0xC0:  # a leading byte: is the rest of its character there?
             decoder.reset()

@@ -73,8 +73,17 @@ class Box:
         }
         return await self.bench.link.call("execution.create", params)
 
-    async def open(self, command: Any, *, accept: str = "frames", execution_id: str | None = None, **more: Any) -> Any:
+    async def open(
+        self,
+        command: Any,
+        *,
+        accept: str = "frames",
+        execution_id: str | None = None,
+        keepalive_s: float = 15.0,
+        **more: Any,
+    ) -> Any:
         params = self.ref | {
+            "keepalive_s": keepalive_s,
             "execution_id": execution_id or ids.new_ulid(),
             "spec": self.spec(command, **more),
             "accept": accept,

@@ -8,23 +8,22 @@ from harness import bench
 from test_exec import frames
 
 from bellglass.model import format_time
-from bellglass.node.executions import record, render
+from bellglass.node.executions import record
 from bellglass.wire.output import OutputType
 
 
-def test_silence_is_filled_in_every_format(run, monkeypatch) -> None:
-    monkeypatch.setattr(render, "KEEPALIVE_S", 0.2)
-
+def test_silence_is_filled_in_every_format(run) -> None:
     async def scenario() -> None:
         async with bench() as node:
             box = await node.create()
-            _, _, others = await frames(await box.open("sleep 0.7"))
+            _, _, others = await frames(await box.open("sleep 0.7", keepalive_s=0.2))
             assert [event.type for event in others].count(OutputType.KEEPALIVE) >= 2
-            raw = await (await box.open("sleep 0.7", accept="ndjson")).read_all(10**6)
+            raw = await (await box.open("sleep 0.7", accept="ndjson", keepalive_s=0.2)).read_all(10**6)
             assert raw.count(b'{"stream":"keepalive"}\n') >= 2
-            raw = await (await box.open("sleep 0.7; echo x", accept="json")).read_all(10**6)
+            raw = await (await box.open("sleep 0.7; echo x", accept="json", keepalive_s=0.2)).read_all(10**6)
             assert raw.startswith(b"  ") and json.loads(raw)["stdout"] == "x\n"
-            _, _, others = await frames(await box.open("for i in 1 2 3 4 5; do echo; sleep 0.1; done"))
+            chatty = await box.open("for i in 1 2 3 4 5; do echo; sleep 0.1; done", keepalive_s=0.2)
+            _, _, others = await frames(chatty)
             assert OutputType.KEEPALIVE not in [event.type for event in others], "output is life enough"
 
     run(scenario())

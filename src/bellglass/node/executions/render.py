@@ -1,8 +1,9 @@
 """An execution's output as the body of an answer: frames, NDJSON, or one buffered JSON.
 
 The reader that started a waiting execution blocks the program when it is slow and so gets every byte; all others
-read the log's ring and may be told of a gap. Streams carry a keepalive in every 15 s of silence; a buffered answer
-holds its head back as long, so that what goes wrong early still has its own status, and then sends spaces.
+read the log's ring and may be told of a gap. Streams carry a keepalive in every so many seconds of silence; a
+buffered answer holds its head back as long, so that what goes wrong early still has its own status, and then sends
+spaces.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import asyncio
 import base64
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from bellglass.errors import InvalidRequest
 from bellglass.link import LinkStream
@@ -21,7 +23,6 @@ from bellglass.wire.guest import STDERR, STDOUT
 from bellglass.wire.output import (
     FRAMES,
     JSON,
-    KEEPALIVE_S,
     NDJSON,
     HeadTail,
     NdjsonEncoder,
@@ -41,40 +42,52 @@ def check_accept(accept: str) -> str:
     return accept
 
 
-async def deliver(view: View, stream: LinkStream, accept: str, *, offset: int, follow: bool, starter: bool) -> None:
-    """Send the whole answer: head, body, end. `starter`: this reader started it, or goes on for the one that did.
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a reader asked for. `starter`: it started the execution, or goes on for the one that did; `follow`: to the
+    execution's end."""
+
+    accept: str
+    keepalive_s: float
+    offset: int = 0
+    follow: bool = False
+    starter: bool = False
+
+
+async def deliver(view: View, stream: LinkStream, reading: Reading) -> None:
+    """Send the whole answer: head, body, end.
 
     A cancellation because the client hung up is told to the execution; one because the link broke is not. Raises why it
     could not be started."""
-    cursor = Cursor(offset)
+    cursor = Cursor(reading.offset)
     run = view.run
     if run is not None:
-        run.reader_attached(cursor, starter=starter)
+        run.reader_attached(cursor, starter=reading.starter)
     try:
         if run is not None:
             await run.started()
-        if offset:
+        if reading.offset:
             await view.log.seek(cursor)
-        if accept == "json":
-            await _buffered(view, stream, cursor, follow=follow)
+        if reading.accept == "json":
+            await _buffered(view, stream, cursor, reading)
         else:
-            await _streamed(view, stream, cursor, accept, follow=follow)
+            await _streamed(view, stream, cursor, reading)
     finally:
         if run is not None:
             run.reader_detached(cursor, hung_up=stream.peer_gone == "reset")
 
 
-async def _streamed(view: View, stream: LinkStream, cursor: Cursor, accept: str, *, follow: bool) -> None:
-    encode: Callable[[OutputEvent], bytes] = encode_event if accept == "frames" else NdjsonEncoder().encode
-    await stream.send_head({"status": 200, "headers": {"content-type": ACCEPTS[accept]}})
+async def _streamed(view: View, stream: LinkStream, cursor: Cursor, reading: Reading) -> None:
+    encode: Callable[[OutputEvent], bytes] = encode_event if reading.accept == "frames" else NdjsonEncoder().encode
+    await stream.send_head({"status": 200, "headers": {"content-type": ACCEPTS[reading.accept]}})
     await stream.send(encode(OutputEvent(OutputType.STARTED, value=view.record())))
     while True:
         if chunks := view.log.read(cursor):
             await stream.send(b"".join([encode(_event(chunk)) for chunk in chunks]))
             _progressed(view.run)
-        elif not follow and not view.log.finished:
+        elif not reading.follow and not view.log.finished:
             return
-        elif not await _more(view, cursor):
+        elif not await _more(view, cursor, reading.keepalive_s):
             break
         elif cursor.offset >= view.log.total_bytes and not view.log.finished:
             await stream.send(encode(OutputEvent(OutputType.KEEPALIVE)))
@@ -84,7 +97,7 @@ async def _streamed(view: View, stream: LinkStream, cursor: Cursor, accept: str,
         await stream.send(encode(OutputEvent(OutputType.EXIT, value=view.record())))
 
 
-async def _buffered(view: View, stream: LinkStream, cursor: Cursor, *, follow: bool) -> None:
+async def _buffered(view: View, stream: LinkStream, cursor: Cursor, reading: Reading) -> None:
     kept = {STDOUT: HeadTail(BUFFERED_BYTES), STDERR: HeadTail(BUFFERED_BYTES)}
     gap = False
     while True:
@@ -97,12 +110,12 @@ async def _buffered(view: View, stream: LinkStream, cursor: Cursor, *, follow: b
             _progressed(view.run)
             if view.run is None:
                 await asyncio.sleep(0)  # a long log is read in turns of the loop
-        elif (not follow and not view.log.finished) or not await _more(view, cursor):
+        elif (not reading.follow and not view.log.finished) or not await _more(view, cursor, reading.keepalive_s):
             break
         elif cursor.offset >= view.log.total_bytes and not view.log.finished:
             await _head_once(stream)
             await stream.send(b" ")
-    if follow and (error := view.failure()) is not None:
+    if reading.follow and (error := view.failure()) is not None:
         raise error
     await _head_once(stream)
     await stream.send(_result(view, kept, gap=gap))
@@ -129,10 +142,10 @@ def _result(view: View, kept: dict[int, HeadTail], *, gap: bool) -> bytes:
     return json.dumps(body, separators=(",", ":")).encode()
 
 
-async def _more(view: View, cursor: Cursor) -> bool:
+async def _more(view: View, cursor: Cursor, keepalive_s: float) -> bool:
     """False at the end. True: there is more, or the silence has lasted for a keepalive."""
     try:
-        async with asyncio.timeout(KEEPALIVE_S):
+        async with asyncio.timeout(keepalive_s):
             return await view.log.wait(cursor)
     except TimeoutError:
         return True

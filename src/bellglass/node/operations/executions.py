@@ -11,6 +11,7 @@ from bellglass.node.executions import registry, render, spec
 from bellglass.node.executions.registry import View
 from bellglass.node.live import LiveSandbox
 from bellglass.node.params import Params
+from bellglass.wire.output import KEEPALIVE_S
 
 MOST_LISTED = 1000
 
@@ -39,7 +40,8 @@ async def create(node: Node, params: Params, stream: LinkStream) -> None:
         await stream.send_head({"result": view.record()}, end=True)
     else:
         # The same request sent again, since its connection broke, is its starter as well.
-        await render.deliver(view, stream, accept, offset=0, follow=True, starter=True)
+        reading = render.Reading(accept, params.seconds("keepalive_s", KEEPALIVE_S), follow=True, starter=True)
+        await render.deliver(view, stream, reading)
 
 
 async def get(node: Node, params: Params, stream: LinkStream) -> None:
@@ -63,15 +65,14 @@ async def list_all(node: Node, params: Params, stream: LinkStream) -> None:
 
 
 async def output(node: Node, params: Params, stream: LinkStream) -> None:
-    view = _view(node, params)
-    await render.deliver(
-        view,
-        stream,
+    reading = render.Reading(
         render.check_accept(params.text("accept", "json")),
+        params.seconds("keepalive_s", KEEPALIVE_S),
         offset=params.integer("offset", 0),
         follow=params.flag("follow"),
         starter=params.flag("resume"),
     )
+    await render.deliver(_view(node, params), stream, reading)
 
 
 async def write_stdin(node: Node, params: Params, stream: LinkStream) -> None:

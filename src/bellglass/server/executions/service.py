@@ -22,9 +22,10 @@ STATES = ("running", "exited", "lost")
 
 
 class Executions:
-    def __init__(self, reader: Reader, cluster: ClusterEngine) -> None:
+    def __init__(self, reader: Reader, cluster: ClusterEngine, keepalive_s: float) -> None:
         self._reader = reader
         self._cluster = cluster
+        self._keepalive_s = keepalive_s
 
     async def create(
         self, project_id: str, sandbox_id: str, body: CreateExecution, accept: str, request_id: str
@@ -32,6 +33,7 @@ class Executions:
         """The id and the stream that answers: a record if detached, else the output in the format `accept`."""
         target = guard.running(self._reader, project_id, sandbox_id)
         execution_id, params = settle(body, target, accept)
+        params["keepalive_s"] = self._keepalive_s
         stream = await self._cluster.open(target.node_id, "execution.create", params, request_id=request_id)
         return execution_id, stream
 
@@ -74,7 +76,7 @@ class Executions:
         target = guard.readable(self._reader, project_id, sandbox_id)
         params = {
             **target.ref, "execution_id": check_id(execution_id), "offset": offset, "follow": follow, "accept": accept,
-            "resume": resume,
+            "resume": resume, "keepalive_s": self._keepalive_s,
         }  # fmt: skip
         return await self._cluster.open(target.node_id, "execution.output", params, request_id=request_id)
 
