@@ -1,8 +1,6 @@
 """The records that the API takes and gives, shared by server, node, SDK and CLI.
 
-Standard library only. Each is a frozen dataclass that also serves as a pydantic body (unknown fields and NaN are
-refused); `to_json` and `from_json` are for those who don't have pydantic: the node and the SDK. Readers of
-answers are lenient (`from_json` drops what it doesn't know), readers of requests are strict.
+Standard library only. Each is a frozen dataclass that also serves as a pydantic body: see record.py.
 
 Times in records are RFC 3339 strings in UTC; sizes are bytes; durations are seconds.
 """
@@ -10,12 +8,11 @@ Times in records are RFC 3339 strings in UTC; sizes are bytes; durations are sec
 from __future__ import annotations
 
 import dataclasses
-import types
-import typing
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any, ClassVar, Literal, Self
+from typing import Literal
+
+from bellglass.record import Record as Record
 
 
 class State(StrEnum):
@@ -71,52 +68,6 @@ def format_time(moment: datetime) -> str:
 
 def parse_time(text: str) -> datetime:
     return datetime.fromisoformat(text.replace("Z", "+00:00"))
-
-
-class Record:
-    """Base of the records: JSON both ways. Nested records, lists and dicts of them are followed."""
-
-    __slots__ = ()
-    __pydantic_config__: ClassVar[Any] = {"extra": "forbid", "allow_inf_nan": False}
-
-    def to_json(self) -> dict[str, Any]:
-        return {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        hints = typing.get_type_hints(cls)
-        known = {f.name for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
-        return cls(**{name: _typed(hints[name], value) for name, value in data.items() if name in known})
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Record):
-        return value.to_json()
-    if isinstance(value, StrEnum):
-        return str(value)
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    return value
-
-
-def _typed(hint: Any, value: Any) -> Any:
-    if value is None:
-        return None
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType):
-        for option in arguments:
-            if isinstance(option, type) and issubclass(option, Record) and isinstance(value, Mapping):
-                return option.from_json(value)
-        return value
-    if origin is list and arguments:
-        return [_typed(arguments[0], item) for item in value]
-    if origin is dict and arguments:
-        return {key: _typed(arguments[1], item) for key, item in value.items()}
-    if isinstance(hint, type) and issubclass(hint, Record):
-        return hint.from_json(value)
-    return value
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -328,6 +279,59 @@ class TemplateInfo(Record):
     workdir: str
     size_bytes: int
     built_at: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PutPool(Record):
+    """The body of a pool's PUT: how many machines are to be ready, and their shape, with the defaults of a create."""
+
+    size: int
+    ceiling: int | None = None
+    """No machine is made while so many of the pool exist, sandboxes that were claimed from it counted. None: no bound
+    but the node's capacity."""
+    cpus: float = DEFAULT_CPUS
+    memory: int | float | str = DEFAULT_MEMORY
+    disk: int | float | str = DEFAULT_DISK
+    pids: int = DEFAULT_PIDS
+    isolation: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PoolStatus(Record):
+    """What the node has of a pool now. Machines are `filling` while they are made, `taken` between a create's promise
+    and its claim; `claimed` ones are sandboxes that were members."""
+
+    template_digest: str | None
+    ready: int
+    filling: int
+    taken: int
+    draining: int
+    claimed: int
+    hits: int
+    misses: dict[str, int]
+    """Creates of this template that started cold, by reason: `empty shape template inputs died`."""
+    counted_since: str
+    """When the counts of hits and misses began: they are kept until the node stops."""
+    problem: str | None
+    """Why the last refill was not made."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Pool(Record):
+    """Machines of one template that the node keeps ready. `status` is None while the node is out of reach."""
+
+    template: str
+    size: int
+    ceiling: int | None
+    cpus: float
+    memory_bytes: int
+    disk_bytes: int
+    inodes: int
+    pids: int
+    tier: str
+    created_at: str
+    updated_at: str
+    status: PoolStatus | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -99,6 +99,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("node.disk_low_water", parse_size, 512 * 2**20, "free bytes below which all executions are frozen"),
     Setting("node.pids_overcommit", _factor, 8.0, "sum of process limits over kernel.pid_max beyond the reserve"),
     Setting("node.pids_reserve", _count, 4096, "processes of the host that admission leaves alone"),
+    Setting("node.pool_refills", _count, 0, "machines that pools make at once; 0: half as many as the host has CPUs"),
     Setting("node.extra_ca", _string, "", "PEM file of a CA that templates trust beside Debian's own"),
     Setting("node.templates_dir", _string, "", "folder of built templates; default: templates/ of the cache folder"),
 )

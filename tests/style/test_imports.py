@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pytest
 
-BASE = {"errors", "units", "ids", "model", "wire", "datadir", "settings"}
+BASE = {"errors", "units", "ids", "record", "model", "wire", "datadir", "settings"}
 ALLOWED = {
     "errors": set(),
     "units": {"errors"},
     "ids": set(),
     "datadir": set(),
     "ballast": {"errors"},
-    "model": {"errors", "units"},
+    "record": set(),
+    "model": {"record", "errors", "units"},
     "wire": {"wire", "errors"},
     "settings": {"errors", "units"},
     "faultpoints": set(),

@@ -71,6 +71,9 @@ class Admission:
         self._granted[sandbox_id] = share
         return share
 
+    def granted(self, sandbox_id: str) -> Share | None:
+        return self._granted.get(sandbox_id)
+
     def give_back(self, sandbox_id: str) -> None:
         """Safe to repeat."""
         if (share := self._granted.pop(sandbox_id, None)) is not None:

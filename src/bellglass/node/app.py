@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -104,6 +105,7 @@ class Node:
                 settings["node.log_limit"], settings["node.max_executions"], settings["node.execution_retention"]
             ),
             retention_s=settings["server.retention"],
+            pool_refills=settings["node.pool_refills"] or max(1, (os.cpu_count() or 1) // 2),
         )
         self.disk = LowDisk(
             data.root,
@@ -114,6 +116,7 @@ class Node:
             is_low=await self.journal.meta(DISK_LOW) == "yes",
         )
         await recovery.recover(self.sandboxes)
+        self.sandboxes.pools.start(self.disk.check)
         stack.push_async_callback(self.sandboxes.suspend)
         await self.disk.start()
         stack.push_async_callback(self.disk.close)

@@ -12,7 +12,6 @@ from bellglass import faultpoints
 from bellglass.errors import AgentLost, Conflict, SandboxFailed
 from bellglass.model import SandboxSpec, TerminationReason, now
 from bellglass.node import ending, inputs, sandboxes, templates
-from bellglass.node.admission import Share
 from bellglass.node.drivers.base import MachineSpec
 from bellglass.node.image.template import BuiltTemplate
 from bellglass.node.journal import SandboxRow
@@ -36,8 +35,10 @@ async def create(
             if row.state != "running":
                 raise sandboxes.gone(row)
             return row
+        if (row := await node.pools.claim(sandbox_id, project_id, spec, has_inputs=bool(files))) is not None:
+            return row
         template = node.templates.find(spec.template, spec.template_digest)
-        share = node.admission.grant(sandbox_id, spec)
+        share = await node.pools.grant(sandbox_id, spec)
         row = SandboxRow(
             id=sandbox_id,
             generation=generation,
@@ -56,36 +57,37 @@ async def create(
             if files:
                 await asyncio.to_thread(inputs.write, node.inputs_folder(sandbox_id), files)
             faultpoints.reach("node.create.inputs_written")
-            handle = await node.driver.create(_machine(row, spec, template, share, has_inputs=bool(files)))
+            handle = await node.driver.create(machine_spec(row, spec, template, has_inputs=bool(files)))
             faultpoints.reach("node.create.machine_made")
             live = node.make_live(row, spec, handle)
             live.start()
-            await _first_hello(live)
+            await first_hello(live)
             faultpoints.reach("node.create.hello")
-            return await _confirm(node, row, live, spec)
+            return await confirm(node, row, live, spec)
         except BaseException as error:
             await _undo(node, row, live, error)
             raise
 
 
-def _machine(
-    row: SandboxRow, spec: SandboxSpec, template: BuiltTemplate, share: Share, *, has_inputs: bool
+def machine_spec(
+    row: SandboxRow, spec: SandboxSpec, template: BuiltTemplate, *, has_inputs: bool, background: bool = False
 ) -> MachineSpec:
     return MachineSpec(
         sandbox_id=row.id,
         generation=row.generation,
         template=templates.for_driver(template),
         cpus=spec.cpus,
-        cpu_ids=share.cpu_ids,
+        cpu_ids=row.cpu_ids,
         memory_bytes=spec.memory_bytes,
         disk_bytes=spec.disk_bytes,
         inodes=spec.inodes,
         pids=spec.pids,
         has_inputs=has_inputs,
+        background=background,
     )
 
 
-async def _first_hello(live: LiveSandbox) -> None:
+async def first_hello(live: LiveSandbox) -> None:
     """Until the agent spoke. Raises SandboxFailed when it does not, or its machine dies first."""
     loop = asyncio.get_running_loop()
     hello: asyncio.Task[Any] = loop.create_task(live.session.wait_link(loop.time() + HELLO_DEADLINE_S))
@@ -105,7 +107,7 @@ async def _first_hello(live: LiveSandbox) -> None:
         await asyncio.gather(hello, death, return_exceptions=True)
 
 
-async def _confirm(node: Sandboxes, row: SandboxRow, live: LiveSandbox, spec: SandboxSpec) -> SandboxRow:
+async def confirm(node: Sandboxes, row: SandboxRow, live: LiveSandbox, spec: SandboxSpec) -> SandboxRow:
     row = replace(
         row,
         state="running",

@@ -52,7 +52,7 @@ async def end_by_itself(node: Sandboxes, live: LiveSandbox, reason: TerminationR
             elif row.state == "ending":
                 await _die(node, row)
 
-    await _until_done(f"ending sandbox {live.sandbox_id}", end)
+    await until_done(f"ending sandbox {live.sandbox_id}", end)
 
 
 async def _end(node: Sandboxes, row: SandboxRow, reason: TerminationReason, message: str | None) -> SandboxRow:
@@ -91,14 +91,14 @@ async def settle(node: Sandboxes, row: SandboxRow, handle: Handle | None) -> Non
     async def confirm() -> None:
         await node.journal.put(row, ("sandbox.ended", ended))
 
-    await _until_done(f"confirming the end of sandbox {row.id}", confirm)
+    await until_done(f"confirming the end of sandbox {row.id}", confirm)
     faultpoints.reach("node.end.confirmed")
     node.row_table[row.id] = row
     await reclaim(node, row, handle)
 
 
 async def reclaim(node: Sandboxes, row: SandboxRow, handle: Handle | None) -> None:
-    await _until_done(f"reclaiming sandbox {row.id}", lambda: _reclaim(node, row, handle))
+    await until_done(f"reclaiming sandbox {row.id}", lambda: _reclaim(node, row, handle))
 
 
 async def finish(node: Sandboxes, row: SandboxRow, handle: Handle | None, lock: asyncio.Lock) -> None:
@@ -106,13 +106,13 @@ async def finish(node: Sandboxes, row: SandboxRow, handle: Handle | None, lock: 
     be told that they are."""
     try:
         if handle is not None:
-            await _until_done(f"killing sandbox {row.id}", handle.destroy)
+            await until_done(f"killing sandbox {row.id}", handle.destroy)
     finally:
         lock.release()
     await settle(node, row, handle)
 
 
-async def _until_done(what: str, act: Callable[[], Awaitable[None]]) -> None:
+async def until_done(what: str, act: Callable[[], Awaitable[None]]) -> None:
     pauses = iter(RETRIES_S)
     while True:
         try:
@@ -133,6 +133,7 @@ async def _reclaim(node: Sandboxes, row: SandboxRow, handle: Handle | None) -> N
     await asyncio.to_thread(inputs.remove, node.inputs_folder(row.id))
     faultpoints.reach("node.end.inputs_removed")
     node.admission.give_back(row.id)
+    node.pools.given_back(row.id)
     if row.reason == TerminationReason.USER:
         await node.forget_logs(row.id)
     faultpoints.reach("node.end.logs_forgotten")

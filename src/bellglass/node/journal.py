@@ -22,6 +22,7 @@ from bellglass.model import now
 from bellglass.node.schema import bring_forward
 
 T = TypeVar("T")
+POOL_STATES = ("filling", "pooled", "draining")
 SCHEMA = (
     (
         "create table if not exists sandboxes"
@@ -44,7 +45,7 @@ class SandboxRow:
     spec: dict[str, Any]
     driver: str
     state: str
-    """`creating running ending ended`"""
+    """`creating running ending ended`; a pool's machine that no project has: `filling pooled draining`."""
     runtime: str | None = None
     runtime_version: str | None = None
     started_at: str | None = None
@@ -58,6 +59,8 @@ class SandboxRow:
     cpu_ids: tuple[int, ...] = ()
     shell: str = "/bin/sh"
     """What runs a command given as one string."""
+    pool: str | None = None
+    """The pool whose member it is or was."""
     driver_state: bytes | None = None
 
     def ending(self, reason: str, message: str | None) -> SandboxRow:

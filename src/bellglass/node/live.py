@@ -80,8 +80,13 @@ class LiveSandbox:
         self._reap_timer = asyncio.get_running_loop().call_later(REAP_FIRST_S, self._reap)
 
     def watch_machine(self) -> None:
-        """From now on a machine that dies ends the sandbox."""
-        self.spawn(self._watch_machine(), f"machine:{self.sandbox_id}")
+        """From now on a machine that dies ends the sandbox; one that has died already is told again."""
+        if not any(task.get_name() == f"machine:{self.sandbox_id}" for task in self._tasks):
+            self.spawn(self._watch_machine(), f"machine:{self.sandbox_id}")
+
+    def claimed(self, spec: SandboxSpec) -> None:
+        """A pool's machine becomes the sandbox that `spec` describes."""
+        self.spec, self.default_cwd = spec, spec.workdir
 
     def set_clocks(self, *, expires_at_unix: float, idle_timeout_s: float | None) -> None:
         """From now on; also a change of them."""

@@ -10,7 +10,7 @@ from bellglass import faultpoints
 from bellglass.model import SandboxSpec, TerminationReason
 from bellglass.node import ending, inputs
 from bellglass.node.drivers.base import Handle
-from bellglass.node.journal import SandboxRow
+from bellglass.node.journal import POOL_STATES, SandboxRow
 from bellglass.node.sandboxes import Sandboxes
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -22,11 +22,13 @@ async def recover(node: Sandboxes) -> None:
     boot_id = BOOT_ID.read_text().strip()
     before = await node.journal.meta("boot_id", boot_id)
     rebooted = before is not None and before != boot_id
-    node.row_table.update({row.id: row for row in await node.journal.sandboxes()})
+    rows = await node.journal.sandboxes()
+    node.row_table.update({row.id: row for row in rows if row.state not in POOL_STATES})
     faultpoints.reach("node.recover.read")
     await node.forget_old()
     await _remove_strays(node)
     await asyncio.gather(*(_recover_or_log(node, row, rebooted=rebooted) for row in node.rows()))
+    await node.pools.recover([row for row in rows if row.state in POOL_STATES], rebooted=rebooted)
 
 
 async def _recover_or_log(node: Sandboxes, row: SandboxRow, *, rebooted: bool) -> None:

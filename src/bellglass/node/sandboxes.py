@@ -26,7 +26,8 @@ from bellglass.node.drivers.base import Driver, Handle
 from bellglass.node.executions.records import Records
 from bellglass.node.executions.registry import Limits
 from bellglass.node.journal import Journal, SandboxRow
-from bellglass.node.live import LiveSandbox
+from bellglass.node.live import EndCall, LiveSandbox
+from bellglass.node.pools.pools import Pools
 from bellglass.node.templates import Templates
 
 STOP_S = 15.0
@@ -53,6 +54,7 @@ class Sandboxes:
         inputs_dir: Path,
         limits: Limits,
         retention_s: float,
+        pool_refills: int,
     ) -> None:
         self.driver = driver
         self.journal = journal
@@ -70,6 +72,7 @@ class Sandboxes:
         self._retention_s = retention_s
         self._locks: dict[str, asyncio.Lock] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
+        self.pools = Pools(self, pool_refills)
 
     # --- looking ----------------------------------------------------------------------------------------
 
@@ -158,12 +161,17 @@ class Sandboxes:
 
     async def wait_reclaimed(self) -> None:
         """Until nothing that has ended is still being given back."""
-        while tasks := [task for task in self._tasks if task.get_name().startswith(("end:", "reclaim:", "delete:"))]:
+        while tasks := self.tasks("end:", "reclaim:", "delete:", "pool:drain:"):
             await asyncio.wait(tasks)
+
+    def tasks(self, *prefixes: str) -> list[asyncio.Task[Any]]:
+        """Changes under way by the beginning of their names."""
+        return [task for task in self._tasks if task.get_name().startswith(prefixes)]
 
     async def suspend(self) -> None:
         """The node stops; sandboxes go on. Creates and ends under way are finished first, within STOP_S."""
         self.stopping = True
+        await self.pools.suspend()
         if self._tasks:
             await asyncio.wait(list(self._tasks), timeout=STOP_S)
         for task in list(self._tasks):
@@ -172,6 +180,7 @@ class Sandboxes:
             await asyncio.wait(list(self._tasks))
         for live in list(self.live_table.values()):
             await live.suspend()
+        await self.pools.close()
 
     async def forget_old(self) -> None:
         """Drop what ended long ago, with its logs; called at start and now and then."""
@@ -190,7 +199,9 @@ class Sandboxes:
     def lock(self, sandbox_id: str) -> asyncio.Lock:
         return self._locks.setdefault(sandbox_id, asyncio.Lock())
 
-    def make_live(self, row: SandboxRow, spec: SandboxSpec, handle: Handle) -> LiveSandbox:
+    def make_live(
+        self, row: SandboxRow, spec: SandboxSpec, handle: Handle, *, on_end: EndCall | None = None
+    ) -> LiveSandbox:
         return LiveSandbox(
             sandbox_id=row.id,
             generation=row.generation,
@@ -200,7 +211,7 @@ class Sandboxes:
             records=self.records,
             folder=self.log_folder(row.id),
             limits=self._limits,
-            on_end=self.end_soon,
+            on_end=on_end or self.end_soon,
         )
 
     async def forget_logs(self, sandbox_id: str) -> None:

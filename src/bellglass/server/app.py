@@ -31,6 +31,8 @@ from bellglass.server.keys.routes import routes as key_routes
 from bellglass.server.keys.service import Keys
 from bellglass.server.limits.routes import routes as limit_routes
 from bellglass.server.limits.service import Limits
+from bellglass.server.pools.routes import routes as pool_routes
+from bellglass.server.pools.service import Pools
 from bellglass.server.sandboxes.create import Creator
 from bellglass.server.sandboxes.delete import Deleter
 from bellglass.server.sandboxes.loop import Forgetter, Reconciler
@@ -42,8 +44,8 @@ from bellglass.server.templates.routes import routes as template_routes
 from bellglass.settings import Settings
 
 FEATURES = (
-    sandbox_routes, execution_routes, file_routes, folder_routes, template_routes, key_routes, limit_routes,
-    system_routes,
+    sandbox_routes, execution_routes, file_routes, folder_routes, template_routes, pool_routes, key_routes,
+    limit_routes, system_routes,
 )  # fmt: skip
 
 FILL_EVERY_S = 10.0
@@ -97,11 +99,16 @@ class Application:
             secret=self._data.server_secret_file.read_text().strip(),
             installation=str(json.loads(self._data.installation_file.read_text())["id"]),
             # Made below: they need the engine, and it needs them once it is connected.
-            followers=(lambda info: reconciler.run(info), lambda info: journal.follow(info)),
+            followers=(
+                lambda info: pools.tell(info),
+                lambda info: reconciler.run(info),
+                lambda info: journal.follow(info),
+            ),
         )
-        creator = Creator(
-            reader, writer, cluster, self._settings["node.max_cpus"], self._settings["server.max_sandboxes"]
-        )
+        max_cpus = self._settings["node.max_cpus"]
+        pools = Pools(reader, writer, cluster, max_cpus)
+        await pools.load()
+        creator = Creator(reader, writer, cluster, pools, max_cpus, self._settings["server.max_sandboxes"])
         deleter = Deleter(reader, writer, cluster, creator)
         reconciler = Reconciler(reader, writer, cluster, creator, deleter)
         journal = Journal(cluster, writer)
@@ -128,6 +135,7 @@ class Application:
             deleter=deleter,
             executions=Executions(reader, cluster, self._settings["server.keepalive"]),
             files=Files(reader, cluster),
+            pools=pools,
         )
 
     def _finished(self, context: Context, status: int) -> None:

@@ -17,6 +17,7 @@ from bellglass.server.files.service import Files
 from bellglass.server.http.context import context_of
 from bellglass.server.keys.service import Keys
 from bellglass.server.limits.service import Limits
+from bellglass.server.pools.service import Pools
 from bellglass.server.sandboxes.create import Creator
 from bellglass.server.sandboxes.delete import Deleter
 from bellglass.server.sandboxes.service import Sandboxes
@@ -38,6 +39,7 @@ class Services:
     deleter: Deleter
     executions: Executions
     files: Files
+    pools: Pools
 
 
 def services_of(request: Request) -> Services:

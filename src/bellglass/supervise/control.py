@@ -124,6 +124,7 @@ async def _delete_all(data: DataDir, on_deleted: Any) -> int:
         data.node_socket, secret=secret, installation=read_installation_id(data), role="operator"
     )
     try:
+        await link.call("pool.drain", {})  # until the server, which is going too, asks for pools again
         rows = (await link.call("sandbox.list", {}))["sandboxes"]
         live = [row for row in rows if row["state"] not in ("ended", "failed")]
         for row in live:

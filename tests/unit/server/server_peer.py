@@ -46,6 +46,10 @@ class Peer:
         self.journal: list[dict[str, Any]] = []
         self.acknowledged = 0
         self.templates = [dict(TEMPLATE)]
+        self.wanted_pools: list[dict[str, Any]] = []
+        self.members: list[str] = []
+        """Ids that `pool.take` promises, one after the other."""
+        self.released: list[tuple[str, bool]] = []
         self._news = asyncio.Event()
         self._identity = {"secret": secret, "installation": installation}
         self._server: LinkServer | None = None
@@ -135,6 +139,25 @@ class Peer:
 
     async def on_sandbox_list(self, params: dict[str, Any], stream: LinkStream) -> None:
         await stream.send_head({"result": {"sandboxes": list(self.sandboxes.values())}})
+
+    async def on_pool_apply(self, params: dict[str, Any], stream: LinkStream) -> None:
+        self.wanted_pools = params["pools"]
+        await stream.send_head({"result": {}})
+
+    async def on_pool_list(self, params: dict[str, Any], stream: LinkStream) -> None:
+        counts = {"ready": 1, "filling": 0, "taken": 0, "draining": 0, "claimed": 0, "hits": 7, "misses": {"empty": 2},
+                  "counted_since": TEMPLATE["built_at"], "problem": None,
+                  "template_digest": TEMPLATE["digest"]}  # fmt: skip
+        pools = [{"template": pool["template"], **counts} for pool in self.wanted_pools]
+        await stream.send_head({"result": {"pools": pools}})
+
+    async def on_pool_take(self, params: dict[str, Any], stream: LinkStream) -> None:
+        taken = self.members.pop(0) if self.members and not params["has_inputs"] else None
+        await stream.send_head({"result": {"sandbox_id": taken}})
+
+    async def on_pool_release(self, params: dict[str, Any], stream: LinkStream) -> None:
+        self.released.append((params["sandbox_id"], params["discard"]))
+        await stream.send_head({"result": {}})
 
     async def on_journal_follow(self, params: dict[str, Any], stream: LinkStream) -> None:
         await stream.send_head({"result": {}})

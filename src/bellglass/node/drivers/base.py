@@ -39,6 +39,8 @@ class MachineSpec:
     pids: int
     has_inputs: bool
     """`<data_dir>/node/inputs/<id>/` is to appear read-only under /inputs."""
+    background: bool = False
+    """Nobody waits for it: its start is to take no processor from those somebody waits for."""
 
 
 class Groups(Protocol):

@@ -176,6 +176,7 @@ class RuncDriver:
                 inodes=spec.inodes,
                 pids=spec.pids,
                 has_inputs=spec.has_inputs,
+                background=spec.background,
             )
         except BaseException:
             await asyncio.shield(self.reclaim_leftovers(sandbox_id))

@@ -60,6 +60,7 @@ class GuestSession:
         self._task: asyncio.Task[None] | None = None
         self._closed: BellglassError | None = None
         self._mismatch: VersionMismatch | None = None
+        self._pong: asyncio.Future[bytes | None] | None = None
 
     # --- for the sandbox --------------------------------------------------------------------------------
 
@@ -85,6 +86,19 @@ class GuestSession:
             ) from None
         assert self.hello is not None
         return self.hello
+
+    async def answers(self, deadline: float) -> bool:
+        """Whether the agent is there now: until the deadline (loop time) it answers a PING over the link."""
+        if self._connection is None:
+            return False
+        token, self._pong = os.urandom(16), asyncio.get_running_loop().create_future()
+        pong = self._pong
+        self._connection.send(encode(GuestType.PING, 0, token))
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await pong == token
+        except TimeoutError:
+            return False
 
     async def close(self, error: BellglassError) -> None:
         """No link any more; every stream hears `error`. Safe to repeat."""
@@ -215,6 +229,7 @@ class GuestSession:
             self.violations += 1
         if self._connection is connection:
             self._connection = None
+            self._pong_came(None)
             for stream in list(self._streams.values()):
                 stream.link_lost()
 
@@ -243,6 +258,8 @@ class GuestSession:
                 raise FrameError(f"a PING of {len(frame.payload)} bytes")
             assert self._connection is not None
             self._connection.send(encode(GuestType.PONG, 0, frame.payload))
+        elif frame.type == GuestType.PONG:
+            self._pong_came(frame.payload)
         elif frame.type == GuestType.HELLO:
             raise FrameError("a second HELLO")
         else:
@@ -256,6 +273,10 @@ class GuestSession:
                 "link of %s ended: %s (end %d, %d for broken rules)",
                 *(self._handle.sandbox_id, reason, self.ends, self.violations),
             )
+
+    def _pong_came(self, payload: bytes | memoryview | None) -> None:
+        if self._pong is not None and not self._pong.done():
+            self._pong.set_result(None if payload is None else bytes(payload))
 
 
 def _hello_into(greeting: asyncio.Future[Hello]) -> Callable[[Frame], None]:

@@ -109,6 +109,7 @@ OPERATIONS: Mapping[str, Operation] = {
             "inodes": _whole(disk.MIN_INODES, disk.MAX_INODES),
             "pids": _whole(4, 2**22),
             "has_inputs": _boolean,
+            "background": _boolean,
         },
         180,
     ),

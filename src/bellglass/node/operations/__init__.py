@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from bellglass.link import LinkStream
 from bellglass.node.app import Node
-from bellglass.node.operations import executions, files, node, sandboxes
+from bellglass.node.operations import executions, files, node, pools, sandboxes
 from bellglass.node.params import Params
 
 Operation = Callable[[Node, Params, LinkStream], Awaitable[None]]
@@ -20,6 +20,11 @@ OPERATIONS: dict[str, Operation] = {
     "sandbox.delete": sandboxes.delete,
     "sandbox.update": sandboxes.update,
     "sandbox.list": sandboxes.list_all,
+    "pool.apply": pools.apply,
+    "pool.list": pools.list_all,
+    "pool.take": pools.take,
+    "pool.release": pools.release,
+    "pool.drain": pools.drain,
     "execution.create": executions.create,
     "execution.get": executions.get,
     "execution.list": executions.list_all,

@@ -20,7 +20,7 @@ def _id(params: Params) -> str:
 
 
 async def create(node: Node, params: Params, stream: LinkStream) -> None:
-    sandbox_id, spec = _id(params), _spec(node, Params(params.mapping("spec")))
+    sandbox_id, spec = _id(params), spec_of(node, Params(params.mapping("spec")))
     if not node.sandboxes.knows(sandbox_id):
         node.disk.check()
     files = inputs.read(params.mapping("inputs", {}))
@@ -72,7 +72,7 @@ async def list_all(node: Node, params: Params, stream: LinkStream) -> None:
     await stream.send_head({"result": {"sandboxes": rows}}, end=True)
 
 
-def _spec(node: Node, body: Params) -> SandboxSpec:
+def spec_of(node: Node, body: Params) -> SandboxSpec:
     env = body.mapping("env", {})
     if not all(isinstance(value, str) for value in env.values()):
         raise InvalidRequest("env: a value is not text", details={"field": "env"})

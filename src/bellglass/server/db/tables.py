@@ -151,6 +151,22 @@ outbox = Table(
     sqlite_autoincrement=True,
 )
 
+pools = Table(
+    "pools",
+    metadata,
+    Column("template", String(64), primary_key=True),
+    Column("size", Integer, nullable=False),
+    Column("ceiling", Integer),
+    Column("cpus", Float, nullable=False),
+    Column("memory_bytes", BigInteger, nullable=False),
+    Column("disk_bytes", BigInteger, nullable=False),
+    Column("inodes", BigInteger, nullable=False),
+    Column("pids", Integer, nullable=False),
+    Column("tier", String(32), nullable=False),
+    Column("created_at", TIME, nullable=False),
+    Column("updated_at", TIME, nullable=False),
+)
+
 node_cursors = Table(
     "node_cursors",
     metadata,

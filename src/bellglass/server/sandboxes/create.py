@@ -7,6 +7,7 @@ A break of the link in mid-create is mended by asking again: the node's create i
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -30,6 +31,7 @@ from bellglass.server.cluster.base import ClusterEngine, NodeInfo
 from bellglass.server.db.reader import Reader
 from bellglass.server.db.writer import Writer
 from bellglass.server.limits import store as limits
+from bellglass.server.pools.service import Pools
 from bellglass.server.sandboxes import guard, idempotency, store
 from bellglass.server.sandboxes.validate import Settled, settle
 
@@ -46,13 +48,20 @@ class Created(NamedTuple):
 
 class Creator:
     def __init__(
-        self, reader: Reader, writer: Writer, cluster: ClusterEngine, max_cpus: float, max_sandboxes: int
+        self,
+        reader: Reader,
+        writer: Writer,
+        cluster: ClusterEngine,
+        pools: Pools,
+        max_cpus: float,
+        max_sandboxes: int,
     ) -> None:
         self._reader = reader
         self._writer = writer
         self._cluster = cluster
         self._max_cpus = max_cpus
         self._max_sandboxes = max_sandboxes
+        self._pools = pools
         self._by_sandbox: dict[str, asyncio.Task[Created]] = {}
         self._by_key: dict[tuple[str, str], tuple[str, asyncio.Task[Created]]] = {}
         self._tasks: set[asyncio.Task[Created]] = set()
@@ -124,9 +133,14 @@ class Creator:
         if all(template.name != body.template for template in info.templates):
             info = await self._cluster.info(fresh=True)  # it may have been built a moment ago
         settled = settle(body, info, self._max_cpus)
-        sandbox = _new(sandbox_id, body, settled, info)
+        taken = await self._pools.take(settled.spec, has_inputs=bool(body.inputs))
+        sandbox = _new(taken or sandbox_id, body, settled, info)
+        if taken is not None:
+            self._by_sandbox[taken] = task = self._by_sandbox[sandbox_id]
+            task.add_done_callback(lambda _: self._by_sandbox.pop(taken, None))
 
         def insert(connection: Connection) -> Sandbox | None:
+            nonlocal sandbox
             found = store.find_live_name(connection, project_id, body.name) if body.name else None
             if found is not None and not body.get_or_create:
                 raise Conflict(
@@ -136,12 +150,20 @@ class Creator:
                 )
             if found is None:
                 limits.check_room(connection, project_id, self._max_sandboxes)
+                if taken is not None and store.is_known(connection, taken):
+                    # A create that was cut off left a row of that id: its machine is nobody's to have.
+                    sandbox = replace(sandbox, id=sandbox_id)
                 store.add(connection, project_id, sandbox, settled.template.env)
             if key is not None:
                 idempotency.claim(connection, project_id, key, body_sha256, (found or sandbox).id)
             return found
 
-        found = await self._writer.run(insert, spends=False)
+        found: Sandbox | None = sandbox
+        try:
+            found = await self._writer.run(insert, spends=False)
+        finally:
+            if taken is not None and (found is not None or sandbox.id != taken):
+                await self._pools.release(taken, discard=sandbox.id != taken)
         if found is not None:
             return await self._found(project_id, found, key)
         faultpoints.reach("server.create.row_written")

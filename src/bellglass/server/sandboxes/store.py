@@ -67,6 +67,11 @@ def access(connection: Connection, project_id: str, sandbox_id: str) -> Row[*tup
     return connection.execute(_ACCESS, {"id": sandbox_id, "project": project_id}).first()
 
 
+def is_known(connection: Connection, sandbox_id: str) -> bool:
+    """Whether any row has this id, of whatever project and state."""
+    return connection.execute(select(sandboxes.c.id).where(sandboxes.c.id == sandbox_id)).first() is not None
+
+
 def find_live_name(connection: Connection, project_id: str, name: str) -> Sandbox | None:
     query = _SELECT.where(
         sandboxes.c.project_id == project_id,
