@@ -4,11 +4,14 @@ import json
 import os
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from bellglass.errors import BellglassError, ConnectionFailed, NodeUnavailable
 from bellglass.supervise.processes import ProcessId
+from bellglass.testing import kernel
 from bellglass.testing.leaks import assert_no_leak
 from bellglass.testing.stack import Stack
 from tests.conftest import SANDBOX_OPTIONS, snapshot_of_nothing
@@ -126,6 +129,27 @@ def test_down_with_sandboxes_works_without_daemons_too(own):
 def box_is_gone(stack, sandbox_id):
     done = stack.command("ls", "--json")
     return sandbox_id.encode() not in done.stdout
+
+
+def test_down_with_sandboxes_takes_those_along_that_are_made_meanwhile(own):
+    def create_until_it_is_down():
+        made = 0
+        while True:
+            try:
+                own.sandbox(**SANDBOX_OPTIONS).close()
+                made += 1
+            except BellglassError as error:
+                return made, type(error)
+
+    with ThreadPoolExecutor(3) as pool:
+        creating = [pool.submit(create_until_it_is_down) for _ in range(3)]
+        wait_until(lambda: any(own.data.sandboxes_dir.iterdir()), 20, "nobody creates")
+        own.down()
+        outcomes = [done.result(60) for done in creating]
+    assert sum(made for made, _ in outcomes) and {error for _, error in outcomes} <= {ConnectionFailed, NodeUnavailable}
+    assert list(own.data.sandboxes_dir.iterdir()) == []
+    assert not [path for path in kernel.cgroups() if own.scope.names(path) and "/sb" in path]
+    own.up()
 
 
 @pytest.mark.parametrize("name", ["server", "node", "helper"])

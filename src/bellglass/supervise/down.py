@@ -45,8 +45,9 @@ def stop(data: DataDir, *, sandboxes: bool, say: Callable[[str], None]) -> Outco
         say("server, node and helper stopped")
     lock.take()
     try:
-        if sandboxes and not running and any(data.sandboxes_dir.iterdir()):
-            deleted = _delete_without_daemons(data, lock, say)
+        # Without daemons before, or made by a client between the last delete and the server's end.
+        if sandboxes and any(data.sandboxes_dir.iterdir()):
+            deleted += _delete_without_daemons(data, lock, say)
     finally:
         lock.release()
     return Outcome(running, deleted, len(list(data.sandboxes_dir.iterdir())))

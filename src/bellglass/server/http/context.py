@@ -6,6 +6,7 @@ and the audit when the answer is out. It never looks into bodies, and no header 
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from bellglass.errors import InternalError, LimitExceeded
+from bellglass.errors import InternalError, LimitExceeded, NodeUnavailable
 from bellglass.ids import new_request_id
 
 if TYPE_CHECKING:
@@ -104,6 +105,17 @@ class Gateway:
 
         try:
             await self.app(scope, receive_body, send_with_id)
+        except asyncio.CancelledError:  # the server goes down and has waited long enough
+            if status == 0:
+                from bellglass.server.http.errors import error_response  # it imports this module
+
+                error = NodeUnavailable(
+                    "the server is going down",
+                    hint="whether the request was carried out is not known; retry in a moment",
+                )
+                context.error_code = error.code
+                await error_response(error, context.request_id)(scope, receive, send_with_id)
+            raise
         except Exception:  # told to the client by then (http.errors); here it is logged, and the server goes on
             context.error_code = context.error_code or InternalError.code
             log.exception("request failed", request_id=context.request_id, action=context.action)
