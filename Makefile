@@ -34,7 +34,7 @@ demo: as-root setup-run agent template ## a sandbox does a job through the SDK, 
 test: as-root setup agent template ## every test, one line per stage (root)
 	@scripts/test.sh
 
-test-long: as-root setup agent template ## the same with the tests that take minutes and a long fuzz
+test-long: as-root setup agent template ## the same with what takes minutes, a long fuzz and a soak of 30 minutes (SOAK_MINUTES)
 	@scripts/test.sh --long
 
 bench: as-root setup agent template ## the speed table, peers side by side (root)

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # test.sh [--long] : all stages, one line each with its seconds; a failed stage shows its end and the others still
-# run. The last line counts every test: pytest's by its own report, any other stage as one.
+# run. The last line counts every test: pytest's by its own report, any other stage as one. --long adds the tests that
+# take minutes, a long fuzz and a soak of SOAK_MINUTES.
 source "$(dirname "$0")/lib.sh"
 cd "$CHECKOUT"
 
@@ -60,5 +61,6 @@ stacks=(tests/functional tests/drivers tests/security)
 # Each worker has an installation of its own, and a file of tests stays with one.
 pytest_stage functional "not alone" "${stacks[@]}" -n 2 --dist loadfile --no-loadscope-reorder
 pytest_stage alone alone "${stacks[@]}"
+((!long)) || plain_stage soak "$VENV/bin/python" -m benchmarks.soak
 
 "$VENV/bin/python" scripts/count_tests.py "$reports" "$plain_passed" "$plain_failed" "${failed_stages[@]}"

@@ -11,4 +11,5 @@ CASES = {
     "run": "benchmarks.cases.run_once",
     "delete": "benchmarks.cases.delete",
     "transfer": "benchmarks.cases.transfer",
+    "idle": "benchmarks.cases.idle",
 }
