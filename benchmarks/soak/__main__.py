@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bellglass import Sandbox
 from bellglass.model import now
 from bellglass.testing.leaks import LeakFound, Resources, assert_no_leak, settled_snapshot
 from bellglass.testing.stack import Stack
@@ -71,6 +72,7 @@ class Soak:
         self.wrong += self.work.wrong
         self._check_keeper(keeper, ticking)
         keeper.delete()
+        self._delete_unseen()
         self._check_left(before, disk_before)
         return self._report(disk_before)
 
@@ -124,6 +126,14 @@ class Soak:
             self.wrong.append(f"the sandbox that lived through it: {state}, {len(lines)} lines")
         if len(lines) < self.duration_s * 0.8:
             self.wrong.append(f"its program wrote {len(lines)} lines in {self.duration_s:g} s")
+
+    def _delete_unseen(self) -> None:
+        """Sandboxes whose create was cut off from its client: nobody holds them, and their lifetime is not over."""
+        unseen = list(Sandbox.list(api_url=self.stack.api_url, api_key=self.stack.api_key))
+        for box in unseen:
+            box.delete()
+        if len(unseen) > self.work.refused.total():  # type: ignore[union-attr]
+            self.wrong.append(f"{len(unseen)} sandboxes that nobody deleted")
 
     def _check_left(self, before: Resources, disk_before: int) -> None:
         try:
