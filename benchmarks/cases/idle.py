@@ -23,18 +23,19 @@ SMALL: dict[str, Any] = {"cpus": 0.25, "memory": "256MiB", "disk": "256MiB", "pi
 OURS = "bellglass, sync SDK"
 DAEMONS = ("supervisor", "server", "node", "helper", "lxcfs")
 MIB = 1 << 20
-SETTLE_S = 3.0
 RECLAIM_S = 120.0
 
 
 def measure(bench: Bench) -> list[Row]:
-    count = bench.times(100, 30)
+    settle_s = bench.times(3, 1)
+    count = bench.times(100, 20)
+    ends = bench.times(10, 5)
     rows: list[Row] = []
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda _: _used(bench), range(16)))  # what the daemons open and load once
     _wait_reclaimed(bench)
     pids = bench.stack.pids()
-    time.sleep(SETTLE_S)
+    time.sleep(settle_s)
     daemons = {name: pss_bytes(pids[name]) for name in DAEMONS}
     rows.append(_row("all daemons, idle", "MiB PSS", [sum(daemons.values()) / MIB], 150.0))
 
@@ -44,18 +45,22 @@ def measure(bench: Bench) -> list[Row]:
             for _ in range(count):
                 created_ms.append(timed(lambda: boxes.append(bench.stack.sandbox(**SMALL))))
                 if len(boxes) == 1:
-                    alone_ms = _execs(boxes[0], bench.times(200, 50))
-        time.sleep(SETTLE_S)  # the kernel frees in batches
-        processes = _by_sandbox([box.id for box in boxes])
+                    alone_ms = _execs(boxes[0], bench.times(200, 30))
+        time.sleep(settle_s)  # the kernel frees in batches
+        processes = pids_by_sandbox([box.id for box in boxes])
         idle = [sum(map(pss_bytes, found)) / MIB for found in processes.values()]
         rows.append(_row("an idle sandbox: its processes", "MiB PSS", idle, 4.0))
         rows.append(_row("an idle sandbox: the host", "MiB", [(available - mem_available()) / count / MIB], 12.0))
         grown = sum(pss_bytes(pids[name]) - daemons[name] for name in ("server", "node"))
         rows.append(_row("an idle sandbox: growth of server and node", "KiB PSS", [grown / count / 1024], 100.0))
-        ratio = statistics.median(created_ms[-10:]) / statistics.median(created_ms[:10])
-        rows.append(_row(f"{count} idle: last 10 creates to the first 10", "times", [ratio], 2.0))
-        rows.append(_row(f"{count} idle: daemons' processor time", "% of a core", [_busy_percent(pids, 20.0)], 3.0))
-        crowd_ms = _execs(boxes[0], bench.times(200, 50))
+        ratio = statistics.median(created_ms[-ends:]) / statistics.median(created_ms[:ends])
+        rows.append(_row(f"{count} idle: last {ends} creates to the first {ends}", "times", [ratio], 2.0))
+        rows.append(
+            _row(
+                f"{count} idle: daemons' processor time", "% of a core", [_busy_percent(pids, bench.times(20, 3))], 3.0
+            )
+        )
+        crowd_ms = _execs(boxes[0], bench.times(200, 30))
         ratio = statistics.median(crowd_ms) / statistics.median(alone_ms)
         rows.append(_row(f"{count} idle: exec to exec with one", "times", [ratio], 2.0))
     finally:
@@ -83,7 +88,7 @@ def _execs(box: Any, times: int) -> list[float]:
     return [timed(call) for _ in range(times)]
 
 
-def _by_sandbox(ids: list[str]) -> dict[str, list[int]]:
+def pids_by_sandbox(ids: list[str]) -> dict[str, list[int]]:
     """Pids of everything in the sandboxes' cgroups."""
     found: dict[str, list[int]] = {id: [] for id in ids}
     for process in kernel.processes():
@@ -102,7 +107,7 @@ def _wait_reclaimed(bench: Bench) -> None:
         time.sleep(0.01)
 
 
-def _busy_percent(pids: dict[str, int], period_s: float) -> float:
+def _busy_percent(pids: dict[str, int], period_s: int) -> float:
     def ticks() -> int:
         total = 0
         for name in DAEMONS:
