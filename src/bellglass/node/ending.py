@@ -18,7 +18,7 @@ from bellglass.node.live import LiveSandbox
 if TYPE_CHECKING:
     from bellglass.node.sandboxes import Sandboxes
 
-RETRIES_S = (1.0, 5.0, 30.0, 60.0, 300.0)
+RETRIES_S = (0.2, 1.0, 5.0, 30.0, 60.0, 300.0)
 """Pauses before what must be done is tried again; the last one for ever."""
 log = logging.getLogger("bellglass.sandboxes")
 

@@ -269,21 +269,22 @@ def _namespaces(everything: list[kernel.Process], ours: list[kernel.Process]) ->
 
 
 def _uid_ranges(scope: Scope) -> Iterator[str]:
-    for index, installation, sandbox in _leases():
+    for index, installation, sandbox in leases():
         if installation == scope.installation:
             yield f"{index} of {sandbox}"
 
 
 def _ranges_of_others(scope: Scope) -> list[range]:
     found = []
-    for index, installation, _ in _leases():
+    for index, installation, _ in leases():
         if installation != scope.installation:
             first = UID_BASE + index * UID_RANGE_SIZE
             found.append(range(first, first + UID_RANGE_SIZE))
     return found
 
 
-def _leases() -> Iterator[tuple[int, str, str]]:
+def leases() -> Iterator[tuple[int, str, str]]:
+    """Index, installation and sandbox of every leased uid range of the host."""
     if not UID_RANGES.is_dir():
         return
     for path in UID_RANGES.iterdir():

@@ -15,15 +15,19 @@ import json
 import os
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bellglass import faultpoints
 from bellglass.datadir import DataDir
+from bellglass.supervise.control import read_record
 from bellglass.testing.leaks import Scope
 
 PARENT_DIR = Path("/var/tmp")
@@ -48,10 +52,15 @@ class Stack:
 
     @classmethod
     def start(
-        cls, *, driver: str = "runc", settings: Mapping[str, Any] | None = None, parent: Path = PARENT_DIR
+        cls,
+        *,
+        driver: str = "runc",
+        settings: Mapping[str, Any] | None = None,
+        parent: Path = PARENT_DIR,
+        faults: bool = False,
     ) -> Stack:
         """`bellglass up --detach`. `settings` by dotted name, as in bellglass.toml; `parent` is the folder in which the
-        data folder is made. Raises StackFailed."""
+        data folder is made; with `faults` the daemons look for armed fault points. Raises StackFailed."""
         data_dir = Path(tempfile.mkdtemp(prefix="bellglass-test-", dir=parent))
         data_dir.chmod(0o711)
         stack = cls(data_dir, driver)
@@ -59,6 +68,8 @@ class Stack:
         values = {"node.driver": driver, "server.port": 0, **(settings or {})}
         (data_dir / "bellglass.toml").write_text(_toml(values))
         (data_dir / "bellglass.toml").chmod(0o644)
+        if faults:
+            faultpoints.make_folder(data_dir)
         try:
             stack.up()
         except BaseException:
@@ -118,6 +129,15 @@ class Stack:
     def pids(self) -> dict[str, int]:
         """By daemon: supervisor, server, node, helper, lxcfs; only those that run."""
         return dict(self.status()["pids"])
+
+    def kill(self, *daemons: str) -> None:
+        """SIGKILL, all at the same moment; returns when they are dead."""
+        record = read_record(self.data)
+        assert record is not None, "it was never up"
+        for name in daemons:
+            record.processes[name].send(signal.SIGKILL)
+        for name in daemons:
+            record.processes[name].wait(time.monotonic() + 10)
 
     def sandbox(self, template: str = "base", **options: Any) -> Any:
         """A `bellglass.Sandbox` of this installation."""

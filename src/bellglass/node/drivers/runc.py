@@ -125,6 +125,8 @@ class RuncDriver:
         self._listeners: dict[str, socket.socket] = {}
         self._host: dict[str, Any] = {}
         self._report: TierReport | None = None
+        self._proved = False
+        """A machine of an earlier node runs: no other has to be started to see that it can."""
         self._probing = asyncio.Lock()
 
     @classmethod
@@ -193,7 +195,9 @@ class RuncDriver:
         groups = MachineGroups(self.layout, self.installation, sandbox_id)
         if not cgroup.is_populated(groups.root):
             return None
-        return RuncHandle(self, sandbox_id, known, self._listen(sandbox_id))
+        handle = RuncHandle(self, sandbox_id, known, self._listen(sandbox_id))
+        self._proved = True
+        return handle
 
     async def reclaim_leftovers(self, sandbox_id: str) -> None:
         if (listener := self._listeners.pop(sandbox_id, None)) is not None:
@@ -239,7 +243,8 @@ class RuncDriver:
             found = templates.installed(self._templates_dir)
             if not found:
                 return self._refusal(f"no template is built in {self._templates_dir}", "make template")
-            await self._try_machine(Template(found[0].name, found[0].digest, found[0].folder))
+            if not self._proved:
+                await self._try_machine(Template(found[0].name, found[0].digest, found[0].folder))
         except BellglassError as error:
             return self._refusal(f"a machine could not be started: {error.message}", error.hint)
         lacks_lxcfs = not self._host["lxcfs"]

@@ -1,0 +1,238 @@
+"""kill -9 at every fault point, each while the operation that it belongs to is under way through the API.
+
+One installation for all: after each death the same processes run in the bystander, what was finished stands, the
+operation has become one of its true outcomes, and API, journal and kernel agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from bellglass import ids
+from bellglass.faultpoints import POINTS
+from bellglass.supervise.control import ask_node
+from tests.functional.crash_rig import Rig, new_name, rig, wait_until
+
+
+@pytest.fixture(scope="module")
+def crashes() -> Iterator[Rig]:
+    with rig() as made:
+        yield made
+
+
+# --- operations: each arms the point, does its thing, and looks at what became of it ----------------------------------
+
+
+def create(rig: Rig, point: str, victim: str) -> None:
+    """A server's death leaves an answer that the key tells; a node's or helper's is not even seen."""
+    rig.arm(point, victim)
+    request = {
+        "json": {
+            "template": "base", "name": new_name(), "inputs": {"in": {"text": "put"}},
+            "cpus": 1, "memory": "256MiB", "disk": "256MiB", "lifetime": "10m",
+        },
+        "headers": {"Idempotency-Key": new_name()},
+    }  # fmt: skip
+    answer = rig.call("POST", "/v1/sandboxes", **request)
+    rig.settled()
+    child_alone = point.startswith("helper.") and victim == "self"
+    if point.startswith("server."):
+        assert answer.status in (0, 201)
+    else:
+        assert answer.status == (500 if child_alone else 201), answer
+    rig.agreed()
+    again = rig.insist("POST", "/v1/sandboxes", **request)
+    name = request["json"]["name"]  # type: ignore[index]
+    found = rig.call("GET", f"/v1/sandboxes?state=all&name={name}").body["items"]
+    assert len(found) == 1
+    if child_alone or point == "server.create.row_written":  # the node was never asked, or could not
+        assert again.status >= 500 and not again.body["error"]["retryable"], again
+        assert found[0]["state"] == "failed"
+    else:
+        assert (again.status, again.body["id"]) == (201, found[0]["id"]), again
+        assert answer.status == 0 or answer.body["id"] == again.body["id"]
+        body = {"command": ["cat", "/inputs/in"]}
+        assert rig.call("POST", f"/v1/sandboxes/{again.body['id']}/executions", json=body).body["stdout"] == "put"
+        assert rig.call("DELETE", f"/v1/sandboxes/{again.body['id']}").status == 204
+    rig.agreed()
+
+
+def delete(rig: Rig, point: str, victim: str) -> None:
+    made = rig.create()
+    body = {"command": ["sleep", "1000"], "detach": True}
+    assert rig.call("POST", f"/v1/sandboxes/{made}/executions", json=body).status == 201
+    processes = rig.processes(made)
+    assert len(processes) >= 2
+    rig.arm(point, victim)
+    answer = rig.call("DELETE", f"/v1/sandboxes/{made}")
+    assert answer.status in (0, 204, 503), answer
+    if answer.status == 204:
+        assert not rig.processes(made)
+    rig.settled()
+    assert rig.insist("DELETE", f"/v1/sandboxes/{made}").status == 204
+    assert rig.call("GET", f"/v1/sandboxes/{made}").status == 404
+    assert not rig.processes(made)
+    rig.agreed()
+
+
+def lifetime(rig: Rig, point: str, victim: str) -> None:
+    made = rig.create()
+    executions = f"/v1/sandboxes/{made}/executions"
+    done = rig.call("POST", executions, json={"command": ["echo", "said"]}).body["execution"]["id"]
+    assert rig.call("PATCH", f"/v1/sandboxes/{made}", json={"lifetime": 1}).status == 200
+    rig.arm(point, victim)
+    rig.settled()
+
+    def ended() -> bool:
+        return rig.call("GET", f"/v1/sandboxes/{made}").body["state"] == "ended"
+
+    wait_until(ended, 20, "its lifetime does not end")
+    assert rig.call("GET", f"/v1/sandboxes/{made}").body["termination_reason"] == "lifetime"
+    rig.agreed()
+    assert rig.call("GET", f"{executions}/{done}/output").body["stdout"] == "said\n"
+    assert rig.call("DELETE", f"/v1/sandboxes/{made}").status == 204
+
+
+def update(rig: Rig, point: str, victim: str) -> None:
+    rig.arm(point, victim)
+    rig.call("PATCH", f"/v1/sandboxes/{rig.box.id}", json={"lifetime": "40m"})
+    rig.settled()
+
+    def alike() -> bool:
+        listed = ask_node(rig.stack.data, "sandbox.list")["sandboxes"]
+        [on_node] = [row["expires_at"] for row in listed if row["sandbox_id"] == rig.box.id]
+        return on_node == rig.call("GET", f"/v1/sandboxes/{rig.box.id}").body["expires_at"]
+
+    wait_until(alike, 10, "API and node tell different ends of the lifetime")
+
+
+def execute(rig: Rig, point: str, victim: str) -> None:
+    """Whatever dies: it runs once, and the client of the SDK sees its result whole."""
+    mark = f"ran-{new_name()}"
+    rig.arm(point, victim)
+    result = rig.box.exec(f"echo once >> {mark}; printf out; printf err >&2; exit 7")
+    assert (result.exit_code, result.stdout, result.stderr) == (7, "out", "err")
+    rig.settled()
+    assert rig.box.files.read_text(mark) == "once\n"
+    stored = rig.call("GET", f"/v1/sandboxes/{rig.box.id}/executions/{result.execution_id}/output").body
+    assert (stored["execution"]["exit_code"], stored["stdout"], stored["stderr"]) == (7, "out", "err")
+
+
+def start(rig: Rig, point: str, victim: str) -> None:
+    """A detached one, by its id: sent again it is the same one."""
+    mark, executions = f"ran-{new_name()}", f"/v1/sandboxes/{rig.box.id}/executions"
+    body = {"id": ids.new_ulid(), "command": f"echo once >> {mark}", "detach": True}
+    rig.arm(point, victim)
+    rig.call("POST", executions, json=body)
+    rig.settled()
+    again = rig.insist("POST", executions, json=body)
+    assert (again.status, again.body["id"]) == (201, body["id"]), again
+
+    def ended() -> bool:
+        return rig.call("GET", f"{executions}/{body['id']}").body["state"] == "exited"
+
+    wait_until(ended, 10, "it does not end")
+    assert rig.box.files.read_text(mark) == "once\n"
+
+
+def time_out(rig: Rig, point: str, victim: str) -> None:
+    rig.arm(point, victim)
+    result = rig.box.exec("printf begun; sleep 1000 & setsid sleep 1000", timeout=0.3)
+    assert (result.timed_out, result.exit_code, result.stdout) == (True, 137, "begun")
+    rig.settled()
+    wait_until(lambda: rig.processes(rig.box.id) == rig.before, 10, "its tree lives")
+
+
+def write(rig: Rig, point: str, victim: str) -> None:
+    """Old or new, whole, and new if the call has said so; nothing beside it."""
+    folder = f"w-{new_name()}"
+    old, new = b"old" * 1000, b"new" * 300_000
+    where = f"/v1/sandboxes/{rig.box.id}/files?path={folder}/file&parents=true"
+    assert rig.call("PUT", where, content=old).status == 201
+    rig.arm(point, victim)
+    answer = rig.call("PUT", where, content=new)
+    assert answer.status in (0, 200, 503), answer
+    rig.settled()
+    found = rig.box.files.read_bytes(f"{folder}/file")
+    assert found in (old, new)
+    assert found == new or answer.status != 200
+    wait_until(lambda: rig.box.exec(["ls", "-A", folder]).stdout == "file\n", 10, "a temporary file is left")
+    assert rig.insist("PUT", where, content=new).status == 200
+    assert rig.box.files.read_bytes(f"{folder}/file") == new
+
+
+def undo(rig: Rig, point: str, victim: str) -> None:
+    """The node dies while it undoes a create that has failed: the server asks its next life."""
+    rig.arm("helper.start.userns")
+    create(rig, point, victim)
+
+
+def recover(rig: Rig, point: str, victim: str) -> None:
+    """A second death, in the recovery from the first."""
+    if point == "node.recover.undone":
+        rig.arm("node.create.machine_made")
+        create(rig, point, victim)
+        return
+    rig.arm(point, victim)
+    rig.stack.kill("node")
+    rig.settled()
+
+
+OPERATIONS = {
+    "server.create": [create],
+    "server.delete": [delete],
+    "server.update": [update],
+    "server.journal": [create],
+    "server.exec.opened": [execute],
+    "server.exec.recorded": [start],
+    "server.file": [write],
+    "server.body": [write],
+    "node.create": [create],
+    "node.undo": [undo],
+    "node.lifetime": [lifetime],
+    "node.end": [delete, lifetime],
+    # From here on it is the same for every reason.
+    "node.end.reclaimed": [delete],
+    "node.end.inputs_removed": [delete],
+    "node.end.logs_forgotten": [delete],
+    "node.end.recorded": [delete],
+    "node.delete": [delete],
+    "node.update": [update],
+    "node.journal": [create],
+    "node.recover": [recover],
+    "node.exec": [execute],
+    "node.exec.deadline": [time_out],
+    "node.exec.killed": [time_out],
+    "node.exec.tree_dead": [time_out],
+    "node.file": [write],
+    "helper.lease": [create],
+    "helper.start": [create],
+    "helper.reclaim": [delete],
+}
+"""By point, or by the points that begin so."""
+
+
+def operations(point: str) -> list[Any]:
+    return OPERATIONS.get(point) or OPERATIONS[point.rpartition(".")[0]]
+
+
+def victims(point: str) -> tuple[str, ...]:
+    """The helper's operations are children of it: their deaths alone, and the daemon's with them."""
+    return ("self", "parent") if point.startswith("helper.") else ("self",)
+
+
+CASES = [(point, what, victim) for point in POINTS for what in operations(point) for victim in victims(point)]
+
+
+@pytest.mark.parametrize(("point", "what", "victim"), CASES, ids=[f"{p}-{w.__name__}-{v}" for p, w, v in CASES])
+def test_killed_there(crashes: Rig, point: str, what: Any, victim: str) -> None:
+    what(crashes, point, victim)
+
+
+def test_every_point_has_a_case() -> None:
+    assert {point for point, _, _ in CASES} == set(POINTS)
+    used = {name for point in POINTS for name in (point, point.rpartition(".")[0]) if name in OPERATIONS}
+    assert used == set(OPERATIONS), "an operation for points that there are not"
