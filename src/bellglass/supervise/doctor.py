@@ -164,11 +164,13 @@ def _loop_devices() -> Check:
 
 
 def _pid_max() -> Check:
-    value = int(Path("/proc/sys/kernel/pid_max").read_text())
-    if value < WANTED_PID_MAX:
-        return Check("pid_max", "warn", f"{value}: enough for about {value // 600} sandboxes",
-                     f"sysctl -w kernel.pid_max={WANTED_PID_MAX}")  # fmt: skip
-    return Check("pid_max", "ok", str(value))
+    """Processes and threads of the whole host: what all sandboxes together may use up."""
+    for name in ("pid_max", "threads-max"):
+        value = int(Path(f"/proc/sys/kernel/{name}").read_text())
+        if value < WANTED_PID_MAX:
+            return Check("pid_max", "warn", f"{name} {value}: enough for about {value // 600} full sandboxes",
+                         f"sysctl -w kernel.{name}={WANTED_PID_MAX}")  # fmt: skip
+    return Check("pid_max", "ok", f"{value} processes and threads")
 
 
 def _inotify() -> Check:

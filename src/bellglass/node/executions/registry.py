@@ -65,6 +65,8 @@ class Executions:
         self._limits = limits
         self._finished, self._log_bytes = records.finished_sizes(host.sandbox_id, limits.log_bytes)
         self._groups_left: set[str] = set()
+        self._background: set[str] = set()
+        """Those of them that had processes when they were last looked at."""
 
     # --- starting ---------------------------------------------------------------------------------------
 
@@ -85,12 +87,13 @@ class Executions:
                 hint="wait for one to end, or end one",
             )
         run = Run(self._host, spec, self._new_log(spec.id))
+        run.overlapped = bool(self._background)
         for other in self.running.values():
             run.overlapped = other.overlapped = True
         if self._host.groups is not None:
             run.oom_base = self._host.groups.oom_kills()
         self.running[spec.id] = run
-        self._groups_left.discard(spec.id)  # of an attempt that failed: not to be removed under this one's feet
+        self._forget_group(spec.id)  # of an attempt that failed: not to be removed under this one's feet
         try:
             run.begin()
         except BaseException:
@@ -190,13 +193,20 @@ class Executions:
         for execution_id in list(self._groups_left):
             try:
                 groups.remove(execution_id)
-            except OSError:
-                continue  # EBUSY: background processes live on in it, as they may
-            self._groups_left.discard(execution_id)
+            except OSError:  # EBUSY: background processes live on in it, as they may
+                self._background.add(execution_id)
+                for run in self.running.values():
+                    run.overlapped = True  # one of them may be killed for memory in its stead
+                continue
+            self._forget_group(execution_id)
             faultpoints.reach("node.exec.group_removed")
         return bool(self._groups_left)
 
     # --- inside -----------------------------------------------------------------------------------------
+
+    def _forget_group(self, execution_id: str) -> None:
+        self._groups_left.discard(execution_id)
+        self._background.discard(execution_id)
 
     def _new_log(self, execution_id: str) -> ExecutionLog:
         return ExecutionLog(self._folder, execution_id, self._ring_bytes())

@@ -42,7 +42,7 @@ class Run(GuestStream):
         self.log = output
         self.ended = asyncio.Event()
         self.overlapped = False
-        """Another execution ran at some time while this one did."""
+        """Another execution, or background processes of one that has ended, ran at some time while this one did."""
         self.oom_base = 0
         self.deadline_at: float | None = None
         """Wall clock."""

@@ -13,11 +13,14 @@ from bellglass.node.helper import cgroup, run
 from bellglass.node.helper.context import Context
 
 PID_MAX = Path("/proc/sys/kernel/pid_max")
+THREADS_MAX = Path("/proc/sys/kernel/threads-max")
 WANTED_PID_MAX = 4_194_304
 # Counts of the whole host, which one sandbox could use up for all: processes, open files, terminals. What each of
-# them costs is charged to the sandbox's memory. The second is what systemd sets.
+# them costs is charged to the sandbox's memory, so what the kernel derives from the host's may be passed. The limit of
+# open files is what systemd sets.
 _HOST_COUNTS = {
     PID_MAX: WANTED_PID_MAX,
+    THREADS_MAX: WANTED_PID_MAX,
     Path("/proc/sys/fs/file-max"): 2**63 - 1,
     Path("/proc/sys/kernel/pty/max"): 65536,
 }

@@ -38,6 +38,7 @@ class Deleter:
             return
         if row.state in (State.ENDED, State.FAILED):
             await self._writer.run(lambda connection: _hide(connection, sandbox_id))
+            await self._forget_logs(sandbox_id, row.generation, row.node_id, request_id)
             return
         await asyncio.shield(self.start(sandbox_id, row.generation, row.node_id, request_id))
 
@@ -65,6 +66,14 @@ class Deleter:
         del self._tasks[sandbox_id]
         if not task.cancelled():
             task.exception()  # seen: its client may be gone
+
+    async def _forget_logs(self, sandbox_id: str, generation: int, node_id: str | None, request_id: str | None) -> None:
+        """Of one that had ended by itself. Without a node they go when its own retention is over."""
+        params = {"sandbox_id": sandbox_id, "generation": generation}
+        try:
+            await self._cluster.call(node_id, "sandbox.delete", params, request_id=request_id)
+        except NodeUnavailable:
+            return
 
     async def _delete(self, sandbox_id: str, generation: int, node_id: str | None, request_id: str | None) -> None:
         await self._writer.run(
