@@ -11,5 +11,7 @@ CASES = {
     "run": "benchmarks.cases.run_once",
     "delete": "benchmarks.cases.delete",
     "transfer": "benchmarks.cases.transfer",
+    "parallel": "benchmarks.cases.parallel",
+    "flood": "benchmarks.cases.frame_flood",
     "idle": "benchmarks.cases.idle",
 }
