@@ -25,7 +25,7 @@ SANDBOX_OPTIONS: dict[str, Any] = {"cpus": 1, "memory": "512MiB", "disk": "1GiB"
 """Small, so that many fit on a small machine."""
 
 
-LONGEST_FIRST = ("test_symlink_race.py", "test_template_build.py", "test_big_files.py")
+LONGEST_FIRST = ("test_crash_points.py", "test_symlink_race.py", "test_template_build.py", "test_big_files.py")
 """Files that would keep one of two workers busy after the other has ended."""
 _HOST = pytest.StashKey[Any]()
 

@@ -77,10 +77,11 @@ class Stack:
             raise
         return stack
 
-    def up(self) -> None:
-        """Start the daemons; after a `down` the same installation comes back, at another port."""
+    def up(self, *, port: int = 0) -> None:
+        """Start the daemons; after a `down` the same installation comes back, at another port unless it is named."""
         done = self.command(
-            "up", "--detach", "--json", "--data-dir", str(self.data_dir), "--port", "0", timeout_s=START_TIMEOUT_S
+            *("up", "--detach", "--json", "--data-dir", str(self.data_dir), "--port", str(port)),
+            timeout_s=START_TIMEOUT_S,
         )
         if done.returncode:
             raise StackFailed(self._report("bellglass up", done))
