@@ -54,6 +54,7 @@ START: dict[str, Any] = {
     "inodes": 1000,
     "pids": 32,
     "has_inputs": False,
+    "background": False,
 }
 REFUSED: list[tuple[str, Any]] = [
     ("sandbox_id", "../../../etc"),
@@ -90,6 +91,7 @@ REFUSED: list[tuple[str, Any]] = [
     ("pids", 0),
     ("pids", "max"),
     ("has_inputs", 1),
+    ("background", 1),
     ("extra", "/etc/shadow"),
 ]
 

@@ -219,6 +219,7 @@ def test_a_start_without_lease_is_refused(rig: Any) -> None:
             template_digest=spec.template.digest,
             cpu_ids=[0],
             has_inputs=False,
+            background=False,
         )
 
     with pytest.raises(SandboxFailed, match="lease_uids"):
@@ -367,3 +368,19 @@ def test_groups_of_executions(rig: Any) -> None:
         for bad in ("../../x", "", "01ARZ3NDEKTSV4RRFFQ69G5FA/"):
             with pytest.raises(InternalError):
                 groups.make(bad)
+
+
+def test_groups_are_neither_deep_nor_without_number(rig: Any) -> None:
+    """Root takes apart what the node made: a node in an attacker's hands makes no tree that is too much for it."""
+    with rig.machine(pids=32) as machine:
+        group = cgroup.layout().group(cgroup.group_name(rig.installation, machine.handle.sandbox_id))
+        (group / "one").mkdir()
+        with pytest.raises(BlockingIOError):
+            (group / "one" / "two").mkdir()
+        made = 1
+        with pytest.raises(BlockingIOError):
+            while made < 5000:
+                (group / f"g{made}").mkdir()
+                made += 1
+        assert 500 < made < 2000, "enough for every process of the machine, and no more"
+        assert (group / "cgroup.max.depth").stat().st_uid == 0, "and the node can't change that"

@@ -46,6 +46,19 @@ def test_all_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     assert raised.value.details == {"resource": "uids"}
 
 
+def test_one_installation_does_not_take_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uids, "MOST_OF_ONE", 2)
+    first = uids.lease("testtest", "sb" + "a" * 20)
+    uids.lease("testtest", "sb" + "b" * 20)
+    with pytest.raises(NoCapacity, match="the most that one may have") as raised:
+        uids.lease("testtest", "sb" + "c" * 20)
+    assert raised.value.details == {"resource": "uids"}
+    assert uids.lease("testtest", "sb" + "a" * 20) == first, "what it has it is told again"
+    uids.lease("another2", "sb" + "c" * 20)
+    uids.release("testtest", "sb" + "b" * 20, deadline=0)
+    uids.lease("testtest", "sb" + "c" * 20)
+
+
 def test_a_range_in_use_is_not_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     index = uids.lease("testtest", ID)
     monkeypatch.setattr(uids, "UID_BASE", os.getuid() - index * uids.RANGE_SIZE)

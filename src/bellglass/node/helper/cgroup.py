@@ -22,6 +22,8 @@ from bellglass.node.helper.wait import until
 INIT_SCOPE = "init.scope"
 _CONTROLLERS = ("cpu", "cpuset", "memory", "pids")
 _SOCKETS_PART = 8
+_MAX_DEPTH = 1
+_SPARE_GROUPS = 1024
 _HANDED_OVER = ("cgroup.procs", "cgroup.kill", "cgroup.freeze", "cgroup.subtree_control")
 
 
@@ -103,6 +105,10 @@ def make(place: Layout, name: str, node_uid: int, node_gid: int, limits: Limits)
         sockets = place.memory / name / "memory.kmem.tcp.limit_in_bytes"
         if sockets.exists():
             sockets.write_text(str(limits.memory_bytes // _SOCKETS_PART))
+    # What the node makes there root takes apart again: no tree that is too deep or too wide for that. A group of an
+    # ended execution stays for as long as it has processes.
+    (group / "cgroup.max.depth").write_text(str(_MAX_DEPTH))
+    (group / "cgroup.max.descendants").write_text(str(limits.pids + _SPARE_GROUPS))
     for file in _HANDED_OVER:
         if (group / file).exists():
             os.chown(group / file, node_uid, node_gid)

@@ -18,6 +18,8 @@ from bellglass.node.helper.wait import until
 UID_BASE = 0x70000000
 RANGE_SIZE = 65536
 RANGE_COUNT = 30_000
+MOST_OF_ONE = 10_000
+"""An installation whose node is no longer itself must not take what others on the host need."""
 LEASES = Path("/run/bellglass/uids")
 
 
@@ -31,6 +33,12 @@ def lease(installation: str, sandbox_id: str) -> int:
     if (index := find(installation, sandbox_id)) is not None:
         return index
     LEASES.mkdir(mode=0o755, parents=True, exist_ok=True)
+    if sum(owner.startswith(f"{installation}/") for _, owner in _owners()) >= MOST_OF_ONE:
+        raise NoCapacity(
+            f"this installation has {MOST_OF_ONE} uid ranges, the most that one may have",
+            hint="delete sandboxes",
+            details={"resource": "uids"},
+        )
     start = secrets.randbelow(RANGE_COUNT)
     for step in range(RANGE_COUNT):
         index = (start + step) % RANGE_COUNT
@@ -48,13 +56,7 @@ def lease(installation: str, sandbox_id: str) -> int:
 
 def find(installation: str, sandbox_id: str) -> int | None:
     wanted = f"{installation}/{sandbox_id}"
-    for path in _leases():
-        try:
-            if str(path.readlink()) == wanted:
-                return int(path.name)
-        except FileNotFoundError:
-            continue  # released meanwhile
-    return None
+    return next((index for index, owner in _owners() if owner == wanted), None)
 
 
 def release(installation: str, sandbox_id: str, deadline: float) -> None:
@@ -95,6 +97,12 @@ def _is_dead(status: bytes) -> bool:
     return state in (b"Z", b"X") and int(threads) <= 1
 
 
-def _leases() -> Iterator[Path]:
+def _owners() -> Iterator[tuple[int, str]]:
+    """Indices that are taken, and by whom."""
     if LEASES.is_dir():
-        yield from (path for path in LEASES.iterdir() if path.name.isdecimal())
+        for name in os.listdir(LEASES):  # noqa: PTH208 - names alone: there may be thousands
+            if name.isdecimal():
+                try:
+                    yield int(name), str((LEASES / name).readlink())
+                except FileNotFoundError:
+                    continue  # released meanwhile
