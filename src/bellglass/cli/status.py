@@ -60,6 +60,12 @@ def _show(found: dict[str, Any]) -> None:
         room.add_row(name, total, reserve, f"{resource['overcommit']:g}", committed, free)
     console.print(room)
     console.print(f"sandboxes: {found['counts']['sandboxes']}; {format_size(capacity['disk_free_bytes'])} of disk free")
+    if (disk := found["disk"])["low"]:
+        console.print(
+            f"the disk is nearly full since {disk['since']}: executions are frozen, and nothing new is started or "
+            f"written, until {format_size(disk['enough_bytes'])} of it are free; delete sandboxes or files in them, or "
+            "free some of the disk"
+        )
 
 
 def _amount(name: str, value: float, format_size: Callable[[int], str]) -> str:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bellglass import faultpoints
+from bellglass.errors import NoCapacity
 from bellglass.model import TerminationReason
 from bellglass.node import inputs, sandboxes
 from bellglass.node.drivers.base import Handle
@@ -33,7 +34,12 @@ async def delete(node: Sandboxes, sandbox_id: str, generation: int) -> str | Non
             row = await _end(node, row, TerminationReason.USER, None)
         elif row.state == "ending":
             await _die(node, row)  # an earlier end did not get through
-        await node.forget_logs(sandbox_id)
+        try:
+            await node.forget_logs(sandbox_id)
+        except NoCapacity:
+            if node.row_table[sandbox_id].reclaimed:
+                raise
+            log.exception("the records of %s are forgotten once its disk is given back", sandbox_id)
         faultpoints.reach("node.delete.answering")
         return row.ended_at
 
@@ -58,8 +64,12 @@ async def end_by_itself(node: Sandboxes, live: LiveSandbox, reason: TerminationR
 async def _end(node: Sandboxes, row: SandboxRow, reason: TerminationReason, message: str | None) -> SandboxRow:
     """Intent and death; the confirmation and the reclaiming go on behind the answer."""
     row = row.ending(str(reason), message)
-    # Before anything of it shows: an intent that could not be stored is no intent.
-    await node.journal.put(row)
+    # Before anything of it shows: an intent that could not be stored is no intent. But for a full disk: the end makes
+    # room. A node that is killed in between will say `node_lost`.
+    try:
+        await node.journal.put(row)
+    except NoCapacity:
+        log.exception("the end of sandbox %s can't be stored; it is killed all the same", row.id)
     faultpoints.reach("node.end.journaled")
     node.row_table[row.id] = row
     node.dying_table[row.id] = node.live_table.pop(row.id)
@@ -89,7 +99,11 @@ async def settle(node: Sandboxes, row: SandboxRow, handle: Handle | None) -> Non
     ended = {"reason": row.reason, "ended_at": row.ended_at, "message": row.message}
 
     async def confirm() -> None:
-        await node.journal.put(row, ("sandbox.ended", ended))
+        try:
+            await node.journal.put(row, ("sandbox.ended", ended))
+        except NoCapacity:
+            await _free_disk(node, row, handle)  # so that the next attempt has room
+            raise
 
     await until_done(f"confirming the end of sandbox {row.id}", confirm)
     faultpoints.reach("node.end.confirmed")
@@ -124,11 +138,15 @@ async def until_done(what: str, act: Callable[[], Awaitable[None]]) -> None:
             await asyncio.sleep(pause_s)
 
 
-async def _reclaim(node: Sandboxes, row: SandboxRow, handle: Handle | None) -> None:
+async def _free_disk(node: Sandboxes, row: SandboxRow, handle: Handle | None) -> None:
     if handle is not None:
         await handle.reclaim()
     else:
         await node.driver.reclaim_leftovers(row.id)
+
+
+async def _reclaim(node: Sandboxes, row: SandboxRow, handle: Handle | None) -> None:
+    await _free_disk(node, row, handle)
     faultpoints.reach("node.end.reclaimed")
     await asyncio.to_thread(inputs.remove, node.inputs_folder(row.id))
     faultpoints.reach("node.end.inputs_removed")

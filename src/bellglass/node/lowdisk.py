@@ -9,7 +9,8 @@ by itself once there is room again. The clocks go on meanwhile: a timeout is how
 Bytes that guests have written, but the kernel not yet to the disk, count as gone: it writes them whether their writers
 are frozen or not. The look is never later than a writer of RATE_BYTES_S needs to the mark, or LEAST_PAUSE_S: below it
 he gets RATE_BYTES_S * LEAST_PAUSE_S = 80 MiB further, and what the thread waits for a CPU. A single write(2) is not
-interrupted by freezing: an execution that keeps on writing down to half of the mark is killed.
+interrupted by freezing: below half of the mark, and while it goes on falling, executions that are still not frozen
+KILL_AFTER_S after they were told to are killed.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from bellglass.units import format_size
 RATE_BYTES_S = 4 * 2**30
 LEAST_PAUSE_S, MOST_PAUSE_S = 0.02, 2.0
 FROZEN_PAUSE_S = 0.25
+KILL_AFTER_S = 0.1
 FROZEN_FOR = "disk"
 BUSY_PART = 0.2
 """The thread takes at most this part of a CPU, whatever its looks cost."""
@@ -58,10 +60,13 @@ class LowDisk:
         self.since = now()
         self._folder = folder
         self._mark = mark_bytes
+        self._enough = mark_bytes * 5 // 4
+        """A little more than the mark, or it would go to and fro with each block."""
         self._ballast = ballast
         self._sandboxes = sandboxes
         self._on_change = on_change
         self._free = 0
+        self._since = time.monotonic()
         self._pause_s = LEAST_PAUSE_S
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="lowdisk", daemon=True)
@@ -85,6 +90,7 @@ class LowDisk:
             "since": self.since,
             "free_bytes": free_bytes(self._folder),
             "low_water_bytes": self._mark,
+            "enough_bytes": self._enough,
         }
 
     # --- for operations ---------------------------------------------------------------------------------
@@ -107,10 +113,10 @@ class LowDisk:
 
     def _refusal(self) -> BellglassError:
         return NoCapacity(
-            f"disk: the node's disk has {format_size(max(self._free, 0))} left, less than its low-water mark of "
-            f"{format_size(self._mark)}: executions are frozen, and nothing new is started or written",
+            f"disk: the node's disk has {format_size(max(self._free, 0))} left: executions are frozen, and nothing new "
+            f"is started or written, until it has {format_size(self._enough)}",
             hint="delete sandboxes or files in them, or let the operator free some of the host's disk; then retry",
-            details={"resource": "disk", "free": max(self._free, 0), "low_water": self._mark},
+            details={"resource": "disk", "free": max(self._free, 0), "needed": self._enough},
         )
 
     # --- in the thread ----------------------------------------------------------------------------------
@@ -125,15 +131,16 @@ class LowDisk:
 
     def _look(self, *, first: bool = False) -> None:
         began = time.monotonic()
-        free = free_bytes(self._folder)
+        before, free = self._free, free_bytes(self._folder)
         self._free = free - self._unwritten(free)
-        # A little more than the mark, or it would go to and fro with each block.
-        was_low, is_low = self.is_low, self._free < (self._mark * 5 // 4 if self.is_low else self._mark)
+        was_low, is_low = self.is_low, self._free < (self._enough if self.is_low else self._mark)
         self.is_low = is_low  # first, so that nothing starts behind the freezing
-        if is_low or was_low or first:
-            self._apply(is_low)
         if is_low != was_low:
-            self.since = now()
+            self.since, self._since = now(), began
+        if is_low or was_low or first:
+            fell = self._free < min(before, self._mark // 2)
+            self._apply(is_low, kill=is_low and fell and began - self._since >= KILL_AFTER_S)
+        if is_low != was_low:
             self._pause_s = LEAST_PAUSE_S  # at once again: what started in between has to be caught
             self._loop.call_soon_threadsafe(self._on_change, is_low, self._free)
         elif is_low:
@@ -150,8 +157,7 @@ class LowDisk:
             return most
         return sum(live.unwritten_bytes() for live in self._sandboxes())
 
-    def _apply(self, is_low: bool) -> None:
-        kill = is_low and self._free < self._mark // 2
+    def _apply(self, is_low: bool, *, kill: bool) -> None:
         for live in self._sandboxes():
             try:
                 if not is_low:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from contextlib import suppress
 
 import structlog
 
@@ -44,7 +45,8 @@ class _StderrLogger:
         self.name = name
 
     def msg(self, line: str) -> None:
-        os.write(2, line.encode("utf-8", "backslashreplace") + b"\n")
+        with suppress(OSError):  # a full disk must not end what is told of
+            os.write(2, line.encode("utf-8", "backslashreplace") + b"\n")
 
     debug = info = warning = error = critical = exception = msg
 

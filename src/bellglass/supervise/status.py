@@ -15,7 +15,8 @@ DAEMONS = ("supervisor", "server", "node", "helper", "lxcfs")
 
 
 def read(data: DataDir) -> dict[str, Any]:
-    """Keys: `up data_dir installation api_url pids pss_bytes versions tiers capacity counts templates node node_error`.
+    """Keys: `up data_dir installation api_url pids pss_bytes versions tiers capacity disk counts templates node
+    node_error`.
 
     `node` is False where the node could not be asked (`node_error` says why). Raises InvalidRequest where there is no
     installation.
@@ -33,6 +34,7 @@ def read(data: DataDir) -> dict[str, Any]:
         "versions": {"bellglass": __version__, "daemons": record.version if record else None},
         "tiers": [],
         "capacity": {},
+        "disk": {},
         "counts": {},
         "templates": [],
         "node": False,
@@ -46,6 +48,7 @@ def read(data: DataDir) -> dict[str, Any]:
     found["node"] = True
     found["tiers"] = info["tiers"]
     found["capacity"] = info["capacity"]
+    found["disk"] = info["disk"]
     found["templates"] = info["templates"]
     found["counts"] = {"sandboxes": info["capacity"]["sandboxes"], "templates": len(info["templates"])}
     found["versions"]["node"] = info["version"]

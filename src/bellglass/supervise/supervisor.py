@@ -11,9 +11,9 @@ import select
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -182,7 +182,7 @@ class Supervisor:
             helper.kill()  # its node is dead, so it only ends
         try:
             self._start_node() if name == "node" else self._start_server()
-        except BellglassError as error:
+        except (BellglassError, OSError) as error:
             self._log("restart failed", name=name, message=str(error))
         self._write_record()
 
@@ -198,11 +198,9 @@ class Supervisor:
 
     def _log(self, event: str, **more: Any) -> None:
         line = json.dumps({"at": now(), "event": event, **more}) + "\n"
-        try:
-            with open(self.installation.data.logs_dir / "supervisor.log", "a") as log:
-                log.write(line)
-        except OSError as error:  # a log that can't be written must not end what it tells of
-            print(f"bellglass: {error}: {line}", end="", file=sys.stderr)
+        # A full disk must not end what is told of; standard error is a file on the same disk.
+        with suppress(OSError), open(self.installation.data.logs_dir / "supervisor.log", "a") as log:
+            log.write(line)
 
 
 def block_signals() -> None:

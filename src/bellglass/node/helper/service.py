@@ -19,6 +19,7 @@ import sys
 import time
 import traceback
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -145,7 +146,8 @@ def _work(context: Context, channel: socket.socket, request: _Request) -> None:
     except BaseException:  # noqa: BLE001 - the child must not return into the loop
         traceback.print_exc()
     finally:
-        sys.stderr.flush()
+        with suppress(OSError):  # as in `log`
+            sys.stderr.flush()
         os._exit(code)
 
 
@@ -187,4 +189,6 @@ def _poll_ms(children: Mapping[int, _Child]) -> float | None:
 
 
 def log(event: str, **fields: Any) -> None:
-    print(json.dumps({"timestamp": now(), "logger": "helper", "event": event, **fields}), file=sys.stderr, flush=True)
+    line = json.dumps({"timestamp": now(), "logger": "helper", "event": event, **fields})
+    with suppress(OSError):  # a full disk must not end what is told of
+        print(line, file=sys.stderr, flush=True)

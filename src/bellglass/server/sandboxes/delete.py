@@ -8,16 +8,22 @@ from __future__ import annotations
 
 import asyncio
 
+import structlog
 from sqlalchemy import Connection
 
 from bellglass import faultpoints
-from bellglass.errors import NodeUnavailable
+from bellglass.errors import NoCapacity, NodeUnavailable
 from bellglass.model import State, TerminationReason, now
 from bellglass.server.cluster.base import ClusterEngine
 from bellglass.server.db.reader import Reader
 from bellglass.server.db.writer import Writer
 from bellglass.server.sandboxes import guard, store
 from bellglass.server.sandboxes.create import Creator
+
+ROOM_S = 15.0
+"""How long a delete on a full disk waits for the room that it makes."""
+ROOM_PAUSE_S = 0.25
+log = structlog.get_logger("bellglass.sandboxes")
 
 
 class Deleter:
@@ -76,15 +82,18 @@ class Deleter:
             return
 
     async def _delete(self, sandbox_id: str, generation: int, node_id: str | None, request_id: str | None) -> None:
-        await self._writer.run(
-            lambda connection: store.change(
-                connection,
-                sandbox_id,
-                "sandbox.stopping",
-                from_states=(State.CREATING, State.RUNNING),
-                state=State.STOPPING,
+        try:
+            await self._writer.run(
+                lambda connection: store.change(
+                    connection,
+                    sandbox_id,
+                    "sandbox.stopping",
+                    from_states=(State.CREATING, State.RUNNING),
+                    state=State.STOPPING,
+                )
             )
-        )
+        except NoCapacity:  # the disk is full, and the delete makes room: its answer waits until it is stored
+            log.warning("a delete is begun before it is stored", sandbox=sandbox_id)
         faultpoints.reach("server.delete.intent_stored")
         await self._creator.settled(sandbox_id)
         try:
@@ -99,8 +108,20 @@ class Deleter:
                 error.message, hint="the delete is stored and goes on when the node is back; a repeat tells"
             ) from error
         faultpoints.reach("server.delete.node_answered")
-        await self._writer.run(lambda connection: _deleted(connection, sandbox_id, result.get("ended_at")))
+        await self._store(sandbox_id, result.get("ended_at"))
         faultpoints.reach("server.delete.row_hidden")
+
+    async def _store(self, sandbox_id: str, ended_at: str | None) -> None:
+        """What the node gives back is room for this."""
+        deadline = asyncio.get_running_loop().time() + ROOM_S
+        while True:
+            try:
+                await self._writer.run(lambda connection: _deleted(connection, sandbox_id, ended_at))
+                return
+            except NoCapacity:
+                if asyncio.get_running_loop().time() >= deadline:
+                    raise
+            await asyncio.sleep(ROOM_PAUSE_S)
 
 
 def _deleted(connection: Connection, sandbox_id: str, ended_at: str | None) -> None:

@@ -1,0 +1,113 @@
+"""An installation whose data folder lies on a small disk of its own, which a test can fill."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from bellglass.supervise import control
+from bellglass.testing.leaks import assert_no_leak
+from bellglass.testing.stack import PARENT_DIR, Stack
+from tests.conftest import snapshot_of_nothing
+
+MIB = 2**20
+DISK_BYTES = 640 * MIB
+MARK_BYTES = 64 * MIB
+SETTINGS = {
+    "node.disk_low_water": MARK_BYTES,
+    "node.disk_reserve": 16 * MIB,
+    "node.disk_overcommit": 1000.0,
+    "node.log_limit": MIB,
+}
+
+
+class SmallDisk:
+    """`stack` runs on it."""
+
+    def __init__(self, mount: Path, stack: Stack) -> None:
+        self.mount = mount
+        self.stack = stack
+        self._filler = mount / "filler"
+
+    def free(self) -> int:
+        found = os.statvfs(self.mount)
+        return found.f_bavail * found.f_frsize
+
+    def info(self) -> dict[str, Any]:
+        """The `disk` of the node."""
+        found: dict[str, Any] = control.ask_node(self.stack.data, "node.info")["disk"]
+        return found
+
+    def wait_low(self, low: bool) -> None:
+        wait_until(lambda: self.info()["low"] is low, 30, f"the disk does not become {'low' if low else 'free'}")
+
+    def fill(self) -> None:
+        """Somebody else's data takes every block that is left."""
+        with self._filler.open("ab", buffering=0) as file:
+            for size in (MIB, 4096):
+                try:
+                    while True:
+                        file.write(bytes(size))
+                except OSError:
+                    continue
+            os.fsync(file.fileno())
+
+    def empty(self) -> None:
+        self._filler.unlink(missing_ok=True)
+
+    def outbox(self, sandbox_id: str) -> list[str]:
+        """The kinds of the server's records about a sandbox."""
+        connection = sqlite3.connect(f"file:{self.stack.data.database_file}?mode=ro", uri=True)
+        try:
+            query = "select kind from outbox where sandbox_id = ? order by seq"
+            return [kind for (kind,) in connection.execute(query, (sandbox_id,))]
+        finally:
+            connection.close()
+
+
+def wait_until(condition: Callable[[], Any], seconds: float, what: str) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+@contextmanager
+def small_disk(**settings: Any) -> Iterator[SmallDisk]:
+    """No block of it is kept for root: what is full is full for everybody."""
+    place = Path(tempfile.mkdtemp(prefix="bellglass-small-", dir=PARENT_DIR))
+    mount, image = place / "disk", place / "image"
+    place.chmod(0o711)
+    mount.mkdir()
+    try:
+        with image.open("wb") as file:
+            file.truncate(DISK_BYTES)
+        run("mkfs.ext4", "-q", "-F", "-m", "0", str(image))
+        run("mount", "-o", "loop", str(image), str(mount))
+        try:
+            stack = Stack.start(settings=SETTINGS | settings, parent=mount)
+            disk, scope = SmallDisk(mount, stack), stack.scope
+            try:
+                yield disk
+            finally:
+                disk.empty()
+                stack.close()
+            assert_no_leak(snapshot_of_nothing(scope), deadline_s=10)
+        finally:
+            run("umount", str(mount))
+    finally:
+        image.unlink(missing_ok=True)
+        mount.rmdir()
+        place.rmdir()
+
+
+def run(*argv: str) -> None:
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{argv}: {done.stderr}"
