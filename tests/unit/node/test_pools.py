@@ -130,7 +130,9 @@ def test_misses_are_counted_by_reason(run: Any) -> None:
             assert await take(node) is None
             assert (await report(node))["misses"]["empty"] == 1
             await node.link.call("pool.release", {"sandbox_id": promised})
-            assert await take(node) is not None, "what was given back is there again"
+            assert await take(node) == promised, "what was given back is there again"
+            await node.link.call("pool.apply", {"pools": [pool(1, ceiling=1)], "anew": True})
+            assert await take(node) == promised, "a server that has just come holds no promise"
             await drained(node)
 
     run(scenario())

@@ -11,11 +11,14 @@ from bellglass.node.pools.wanted import WantedPool
 
 
 async def apply(node: Node, params: Params, stream: LinkStream) -> None:
-    """All pools that are to be; members of others are given up."""
+    """All pools that are to be; members of others are given up. `anew`: the server has just connected."""
     pools = params.raw("pools")
     if not isinstance(pools, list) or not all(isinstance(pool, dict) for pool in pools):
         raise InvalidRequest("pools: is not a list of objects", details={"field": "pools"})
-    node.sandboxes.pools.apply([WantedPool.from_json(pool) for pool in pools])
+    wanted = [WantedPool.from_json(pool) for pool in pools]
+    if params.flag("anew"):
+        node.sandboxes.pools.release_all()
+    node.sandboxes.pools.apply(wanted)
     await stream.send_head({"result": {}}, end=True)
 
 

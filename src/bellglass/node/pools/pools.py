@@ -104,8 +104,7 @@ class Pools:
     async def drain(self) -> None:
         """No pools any more; returns when no member is left."""
         self.apply(())
-        for member in list(self.members.values()):
-            self.release(member.id)
+        self.release_all()
         self._settle()
         while tasks := self._node.tasks("pool:"):
             await asyncio.wait(tasks)
@@ -133,6 +132,11 @@ class Pools:
         if discard:
             self._drop(member, "its id is in use")
         self._wake.set()
+
+    def release_all(self) -> None:
+        """Whoever had the promises may have died. If not, a create that comes all the same still finds its member."""
+        for member in list(self.members.values()):
+            self.release(member.id)
 
     def report(self) -> list[dict[str, Any]]:
         """One entry a pool, in the order of their names."""

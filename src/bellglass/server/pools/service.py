@@ -74,7 +74,7 @@ class Pools:
 
     async def tell(self, info: NodeInfo) -> None:
         """A node connected: it hears what should be."""
-        await self._tell()
+        await self._tell(anew=True)
 
     async def _tell_if_up(self) -> None:
         try:
@@ -82,9 +82,9 @@ class Pools:
         except NodeUnavailable:
             log.info("the node is out of reach; it hears of the pools when it is back")
 
-    async def _tell(self) -> None:
+    async def _tell(self, *, anew: bool = False) -> None:
         wanted = [pool.to_json() for pool in self._known.values()]
-        await self._cluster.call(None, "pool.apply", {"pools": wanted})
+        await self._cluster.call(None, "pool.apply", {"pools": wanted, "anew": anew})
 
     # --- a create's -------------------------------------------------------------------------------------
 
