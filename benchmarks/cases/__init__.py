@@ -14,4 +14,5 @@ CASES = {
     "parallel": "benchmarks.cases.parallel",
     "flood": "benchmarks.cases.frame_flood",
     "idle": "benchmarks.cases.idle",
+    "recovery": "benchmarks.cases.recovery",
 }

@@ -177,6 +177,7 @@ def rig() -> Iterator[Rig]:
         made.bystander_is_well()
         wait_until(lambda: made.processes(made.box.id) == made.before, 10, "left-over processes in the bystander")
         made.agreed()
+        assert "broke the protocol" not in (stack.data.logs_dir / "node.log").read_text(), "an honest agent was refused"
         made.box.close()
         made.client.close()
     finally:

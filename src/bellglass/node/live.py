@@ -65,7 +65,10 @@ class LiveSandbox:
         self._closed = False
         self._frozen_for: set[str] = set()
         self._freeze_lock = threading.Lock()
-        self.session = GuestSession(handle, hostname=sandbox_id, next_stream_id=StreamIds(records, sandbox_id))
+        stream_ids = StreamIds(records, sandbox_id)
+        self.session = GuestSession(
+            handle, hostname=sandbox_id, next_stream_id=stream_ids, highest_id=stream_ids.highest_used
+        )
         self.executions = Executions(self, records, folder, limits)
 
     # --- life -------------------------------------------------------------------------------------------

@@ -169,6 +169,11 @@ class StreamIds:
         self._next = records.next_stream_id(sandbox_id)
         self._reserved = self._next
 
+    @property
+    def highest_used(self) -> int:
+        """No id above it was ever answered."""
+        return self._next - 1
+
     def __call__(self) -> int:
         if self._next >= self._reserved:
             self._reserved = self._next + STREAM_ID_STEP

@@ -63,7 +63,9 @@ class Executions:
         self._records = records
         self._folder = folder
         self._limits = limits
-        self._finished, self._log_bytes = records.finished_sizes(host.sandbox_id, limits.log_bytes)
+        self._finished: int | None = None
+        """None until the first one ends: a restarted node has no time to look through all records."""
+        self._log_bytes = 0
         self._groups_left: set[str] = set()
         self._background: set[str] = set()
         """Those of them that had processes when they were last looked at."""
@@ -179,9 +181,13 @@ class Executions:
         else:
             self._records.finish(self._host.sandbox_id, run.spec.id, record)
             faultpoints.reach("node.exec.record_stored")
-            self._finished += 1
-            self._log_bytes += min(run.log.total_bytes, self._limits.log_bytes)
-            self._prune()
+            if self._finished is None:
+                sizes = self._records.finished_sizes(self._host.sandbox_id, self._limits.log_bytes)
+                self._finished, self._log_bytes = sizes
+            else:
+                self._finished += 1
+                self._log_bytes += min(run.log.total_bytes, self._limits.log_bytes)
+            self._prune(self._finished)
         if self._host.groups is not None:
             self._groups_left.add(run.spec.id)
 
@@ -229,15 +235,15 @@ class Executions:
     def _finished_view(self, stored: StoredExecution) -> View:
         return _finished_view(stored, self._folder)
 
-    def _prune(self) -> None:
+    def _prune(self, finished: int) -> None:
         """The oldest finished ones go when there are too many, or their logs are too long together."""
-        while self._finished > self._limits.kept or self._log_bytes > budget.KEPT_LOGS * self._limits.log_bytes:
+        while finished > self._limits.kept or self._log_bytes > budget.KEPT_LOGS * self._limits.log_bytes:
             oldest = self._records.oldest_finished(self._host.sandbox_id)
             if oldest is None:
                 return
             execution_id, output_bytes = oldest
             self._records.forget(self._host.sandbox_id, execution_id)
-            self._finished -= 1
+            finished = self._finished = finished - 1
             if output_bytes:
                 self._log_bytes -= min(output_bytes, self._limits.log_bytes)
                 ExecutionLog(self._folder, execution_id, 0).delete()

@@ -39,9 +39,12 @@ log = logging.getLogger("bellglass.guest")
 
 
 class GuestSession:
-    """Runs from `start` to `close`. `next_stream_id` answers an id that was never used in this sandbox."""
+    """Runs from `start` to `close`. `next_stream_id` answers an id that was never used in this sandbox. Up to
+    `highest_id` an earlier life of the node may have used them: the agent may still speak of those."""
 
-    def __init__(self, handle: Handle, *, hostname: str, next_stream_id: Callable[[], int]) -> None:
+    def __init__(
+        self, handle: Handle, *, hostname: str, next_stream_id: Callable[[], int], highest_id: int = 0
+    ) -> None:
         self.hello: Hello | None = None
         self.links = 0
         self.ends = 0
@@ -52,7 +55,7 @@ class GuestSession:
         self._handle = handle
         self._hostname = hostname
         self._next_stream_id = next_stream_id
-        self._highest_id = 0
+        self._highest_id = highest_id
         self._streams: dict[int, GuestStream] = {}
         self._releases: list[int] = []
         self._connection: GuestConnection | None = None
