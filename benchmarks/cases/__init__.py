@@ -13,6 +13,8 @@ CASES = {
     "transfer": "benchmarks.cases.transfer",
     "parallel": "benchmarks.cases.parallel",
     "flood": "benchmarks.cases.frame_flood",
+    "transfer-4gib": "benchmarks.cases.transfer_4gib",
+    "output": "benchmarks.cases.output",
     "idle": "benchmarks.cases.idle",
     "recovery": "benchmarks.cases.recovery",
 }

@@ -37,13 +37,18 @@ class Moved(NamedTuple):
 
 
 def measure(bench: Bench) -> list[Row]:
-    size_bytes = bench.times(1024, 256) * MIB
+    return measure_size(bench, bench.times(1024, 256), bench.times(3, 1))
+
+
+def measure_size(bench: Bench, size_mib: int, times: int, *, case: str = "transfer") -> list[Row]:
+    """`times` files of that size up and down, in sandboxes of their own."""
+    size_bytes = size_mib * MIB
     source, copy, plain = (bench.scratch / name for name in ("source", "copy", "plain"))
     digest = _fill(source, size_bytes)
     pids = {name: pid for name, pid in bench.stack.pids().items() if name in DAEMONS}
     speeds: dict[str, list[float]] = {"up": [], "down": [], "fsynced": [], BUFFERED: [], DIRECT: []}
     grown: dict[str, list[float]] = {name: [] for name in ("client", *DAEMONS, "agent")}
-    for _ in range(bench.times(3, 1)):
+    for _ in range(times):
         with bench.sandbox() as box:
             for direction, local in (("up", source), ("down", copy)):
                 moved = _move(bench, box.id, direction, local, digest, pids)
@@ -60,15 +65,14 @@ def measure(bench: Bench) -> list[Row]:
     source.unlink()
     size = f"{size_bytes // MIB} MiB"
     rows = [
-        Row("transfer", f"{size} up, durable, sha256 equal", OURS, "MB/s", speeds["up"], SPEED),
-        Row("transfer", f"{size} down, sha256 equal", OURS, "MB/s", speeds["down"], SPEED),
-        Row("transfer", f"{size} down, local copy fsynced too", OURS, "MB/s", speeds["fsynced"]),
-        Row("transfer", f"{size} written", BUFFERED, "MB/s", speeds[BUFFERED]),
-        Row("transfer", f"{size} written", DIRECT, "MB/s", speeds[DIRECT]),
+        Row(case, f"{size} up, durable, sha256 equal", OURS, "MB/s", speeds["up"], SPEED),
+        Row(case, f"{size} down, sha256 equal", OURS, "MB/s", speeds["down"], SPEED),
+        Row(case, f"{size} down, local copy fsynced too", OURS, "MB/s", speeds["fsynced"]),
+        Row(case, f"{size} written", BUFFERED, "MB/s", speeds[BUFFERED]),
+        Row(case, f"{size} written", DIRECT, "MB/s", speeds[DIRECT]),
     ]
     return rows + [
-        Row("transfer", f"memory that the {name} grew by", OURS, "MiB", samples, MEMORY)
-        for name, samples in grown.items()
+        Row(case, f"memory that the {name} grew by", OURS, "MiB", samples, MEMORY) for name, samples in grown.items()
     ]
 
 
