@@ -104,6 +104,13 @@ class Rig:
                 continue  # ended meanwhile
         return found
 
+    def agent(self, sandbox_id: str) -> int:
+        """Its pid on the host. Executions have groups of their own, file operations are over."""
+        place = cgroup.layout()
+        root = place.group(cgroup.group_name(self.installation, sandbox_id))
+        [pid] = ((root / cgroup.INIT_SCOPE if place.is_v2 else root) / "cgroup.procs").read_text().split()
+        return int(pid)
+
     def disagreement(self) -> str | None:
         """What API, journal and kernel do not say alike of the sandboxes that there are."""
         answer = self.call("GET", "/v1/sandboxes")

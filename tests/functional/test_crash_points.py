@@ -6,7 +6,9 @@ operation has become one of its true outcomes, and API, journal and kernel agree
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from bellglass import ids
 from bellglass.faultpoints import POINTS
 from bellglass.supervise.control import ask_node
 from tests.functional.crash_rig import Rig, new_name, rig, wait_until
+from tests.functional.worker_steps import Call, Steps
 
 
 @pytest.fixture(scope="module")
@@ -230,6 +233,44 @@ CASES = [(point, what, victim) for point in POINTS for what in operations(point)
 @pytest.mark.parametrize(("point", "what", "victim"), CASES, ids=[f"{p}-{w.__name__}-{v}" for p, w, v in CASES])
 def test_killed_there(crashes: Rig, point: str, what: Any, victim: str) -> None:
     what(crashes, point, victim)
+
+
+# --- the agent's own steps of a write: it is held at each by ptrace(2), while a daemon dies ---------------------------
+
+STEPS: dict[str, Callable[[Call], bool]] = {
+    "made": lambda call: call.name == "openat" and bool(call.arguments[2] & os.O_EXCL),
+    "written": lambda call: call.name == "write" and call.result > 0,
+    "mode-set": lambda call: call.name == "fchmod",
+    "synced": lambda call: call.name == "fsync",
+    "renamed": lambda call: call.name == "renameat",
+    "folder-synced": lambda call: call.name == "fsync",
+}
+"""In the order in which the agent's worker takes them."""
+
+
+@pytest.mark.parametrize("victim", ["node", "server"])
+@pytest.mark.parametrize("step", STEPS)
+def test_killed_at_a_step_of_a_write(crashes: Rig, step: str, victim: str) -> None:
+    folder, old, new = f"s-{new_name()}", b"old" * 1000, b"new" * 1000
+    where = f"/v1/sandboxes/{crashes.box.id}/files?path={folder}/file&parents=true"
+    assert crashes.call("PUT", where, content=old).status == 201
+    steps = Steps(crashes.agent(crashes.box.id))
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(crashes.call, "PUT", where, content=new)
+        try:
+            steps.wait_worker()
+            for name, wanted in STEPS.items():
+                steps.run_behind(wanted)
+                if name == step:
+                    break
+            crashes.stack.kill(victim)
+        finally:
+            steps.let_go()
+        assert answer.result().status in (0, 503)
+    crashes.settled()
+    found = crashes.box.files.read_bytes(f"{folder}/file")
+    assert found == new if step in ("renamed", "folder-synced") else found in (old, new)
+    wait_until(lambda: crashes.box.exec(["ls", "-A", folder]).stdout == "file\n", 10, "a temporary file is left")
 
 
 def test_every_point_has_a_case() -> None:
