@@ -29,6 +29,7 @@ NAMES = {
     "AsyncPools": "Pools",
     "AsyncResponse": "Response",
     "AsyncTransport": "Transport",
+    "AsyncWarmPools": "WarmPools",
     "_async": "_sync",
     "aclose": "close",
     "aclosing": "closing",

@@ -59,6 +59,9 @@ _NAMES: dict[str, tuple[str, str]] = {
     "AsyncExecution": ("bellglass.sdk._async.executions", "AsyncExecution"),
     "ExecResult": ("bellglass.sdk._results", "ExecResult"),
     "OutputChunk": ("bellglass.sdk._results", "OutputChunk"),
+    "WarmPools": ("bellglass.sdk._sync.pools", "WarmPools"),
+    "AsyncWarmPools": ("bellglass.sdk._async.pools", "AsyncWarmPools"),
+    "PoolInfo": ("bellglass.model", "Pool"),
     "Network": ("bellglass.sdk._network", "Network"),
     "Rule": ("bellglass.sdk._network", "Rule"),
     "SandboxInfo": ("bellglass.model", "Sandbox"),
@@ -72,8 +75,10 @@ if TYPE_CHECKING:
     from bellglass.errors import *  # noqa: F403
     from bellglass.model import Execution as ExecutionInfo  # noqa: F401
     from bellglass.model import FileInfo as FileInfo
+    from bellglass.model import Pool as PoolInfo  # noqa: F401
     from bellglass.model import Sandbox as SandboxInfo  # noqa: F401
     from bellglass.sdk._async.executions import AsyncExecution as AsyncExecution
+    from bellglass.sdk._async.pools import AsyncWarmPools as AsyncWarmPools
     from bellglass.sdk._face import AsyncSandbox as AsyncSandbox
     from bellglass.sdk._face import Sandbox as Sandbox
     from bellglass.sdk._network import Network as Network
@@ -81,6 +86,7 @@ if TYPE_CHECKING:
     from bellglass.sdk._results import ExecResult as ExecResult
     from bellglass.sdk._results import OutputChunk as OutputChunk
     from bellglass.sdk._sync.executions import Execution as Execution
+    from bellglass.sdk._sync.pools import WarmPools as WarmPools
 
 
 def __getattr__(name: str) -> Any:

@@ -1,5 +1,6 @@
 """Warm pools with real machines: a claimed sandbox is like any other, clean, and never handed out twice or dead."""
 
+import asyncio
 import json
 import os
 import shutil
@@ -14,8 +15,8 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from bellglass import faultpoints
-from bellglass.errors import NotFound
+from bellglass import AsyncWarmPools, WarmPools, faultpoints
+from bellglass.errors import ClientError, Forbidden, NotFound
 from bellglass.node.image.template import installed
 from bellglass.supervise.control import read_record
 from bellglass.testing.leaks import assert_no_leak
@@ -99,6 +100,43 @@ def operator():
     finally:
         running.close()
     assert_no_leak(snapshot_of_nothing(scope), deadline_s=10)
+
+
+def test_sdk_and_command_line(operator):
+    stack = operator.stack
+    with pytest.raises(ClientError, match="admin key"):
+        WarmPools(api_url=stack.api_url)
+    with WarmPools(api_url=stack.api_url, admin_key=stack.api_key) as pools, pytest.raises(Forbidden):
+        pools.list()
+    with WarmPools(api_url=stack.api_url, admin_key=stack.admin_key) as pools:
+        made = pools.set("base", size=0, ceiling=3, memory="256MiB")
+        assert (made.size, made.ceiling, made.memory_bytes, made.cpus) == (0, 3, 256 * 2**20, 2.0)
+        assert pools.list() == [pools.get("base")] and made.status.hits == 0
+        pools.delete("base")
+        with pytest.raises(NotFound):
+            pools.get("base")
+
+    async def again():
+        async with AsyncWarmPools(api_url=stack.api_url, admin_key=stack.admin_key) as pools:
+            await pools.set("base", size=0)
+            return [pool.template for pool in await pools.list()]
+
+    assert asyncio.run(again()) == ["base"]
+
+    def command(*words):
+        return stack.command("pools", *words, environment={"BELLGLASS_ADMIN_KEY": stack.admin_key})
+
+    done = command("set", "base", "--size", "1", "--ceiling", "4", "--cpus", "1", "--memory", "512MiB", "--json")
+    assert json.loads(done.stdout)["ceiling"] == 4, done.stderr
+    operator.ready(1)
+    [document] = [json.loads(line) for line in command("ls", "--json").stdout.splitlines()]
+    assert document["status"]["ready"] == 1
+    head, row = command("ls").stdout.decode().splitlines()
+    assert head.split()[:3] == ["TEMPLATE", "SIZE", "CEILING"] and row.split()[:3] == ["base", "1", "4"]
+    assert command("set", "bsae", "--size", "1").returncode == 1
+    assert command("rm", "base").stdout == b"base\n"
+    assert command("rm", "base").returncode == 1 and command("ls", "--json").stdout == b""
+    operator.only(0)
 
 
 LOOK = """

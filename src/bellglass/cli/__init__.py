@@ -41,6 +41,7 @@ NOUNS: dict[str, Noun] = {
     "rm": Noun("bellglass.cli.rm:command", "Delete sandboxes."),
     "keys": Noun("bellglass.cli.keys:app", "API keys: create, ls, rm."),
     "limits": Noun("bellglass.cli.limits:app", "Limits of projects: show, set."),
+    "pools": Noun("bellglass.cli.pools:app", "Warm pools: set, ls, rm."),
     "templates": Noun("bellglass.cli.templates:app", "Templates: ls."),
 }
 ENDS_IN_COMMAND = ("run", "exec")

@@ -81,6 +81,23 @@ def resolve(api_url: str | None = None, api_key: str | None = None, environ: Map
     return parse(url, key)
 
 
+def resolve_admin(
+    api_url: str | None = None, admin_key: str | None = None, environ: Mapping[str, str] = os.environ
+) -> Config:
+    """As `resolve`, for the operator: the key is `admin_key` or BELLGLASS_ADMIN_KEY, never a project's."""
+    url = api_url or environ.get("BELLGLASS_API_URL")
+    if not url and (profile := read_profile(environ)) is not None:
+        url = profile.api_url
+    if not url:
+        raise ClientError("no Bellglass server is known", hint=NEXT_STEP)
+    key = admin_key or environ.get("BELLGLASS_ADMIN_KEY")
+    if not key:
+        raise ClientError(
+            f"there is no admin key for {url}", hint="set BELLGLASS_ADMIN_KEY; it lies in admin.key of the data folder"
+        )
+    return parse(url, key)
+
+
 def parse(url: str, key: str) -> Config:
     try:
         parts = urlsplit(url)

@@ -8,14 +8,15 @@ import bellglass
 from bellglass import errors
 
 NAMES = {
-    "AgentLost", "ArchiveRefused", "AsyncExecution", "AsyncSandbox", "BellglassError", "ClientError", "Conflict",
+    "AgentLost", "ArchiveRefused", "AsyncExecution", "AsyncSandbox", "AsyncWarmPools", "BellglassError", "ClientError",
+    "Conflict",
     "ConnectionFailed", "DiskFull", "ExecResult", "Execution", "ExecutionFailed", "ExecutionInfo", "FileExists",
     "FileInfo", "FileMissing", "FilePermission", "FileTypeMismatch", "Forbidden", "IdempotencyConflict",
     "InternalError", "InvalidCommand", "InvalidRequest", "LimitExceeded", "MethodNotAllowed", "Network", "NoCapacity",
-    "NodeUnavailable", "NotAcceptable", "NotFound", "NotSupported", "OutputChunk", "OutputInvalid",
+    "NodeUnavailable", "NotAcceptable", "NotFound", "NotSupported", "OutputChunk", "OutputInvalid", "PoolInfo",
     "RangeNotSatisfiable", "RequestError",
     "Rule", "Sandbox", "SandboxFailed", "SandboxGone", "SandboxInfo", "ServiceError", "StreamInterrupted", "TooLarge",
-    "Unauthorized", "VersionMismatch", "__version__",
+    "Unauthorized", "VersionMismatch", "WarmPools", "__version__",
 }  # fmt: skip
 BOX = {
     "close", "connect", "delete", "exec", "execution", "executions", "files", "get_or_create", "id", "info", "labels",
