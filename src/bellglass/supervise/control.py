@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bellglass.datadir import DataDir
-from bellglass.errors import Conflict, Forbidden
+from bellglass.errors import Conflict, Forbidden, NodeUnavailable
 from bellglass.link import LinkClient
 from bellglass.supervise.install import read_installation_id, read_link_secret
 from bellglass.supervise.processes import ProcessId
@@ -113,9 +113,20 @@ async def _ask(data: DataDir, questions: list[tuple[str, Mapping[str, Any]]]) ->
         await link.close()
 
 
-def ask_node(data: DataDir, op: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """One question to the running node, as the operator. Raises NodeUnavailable, Forbidden."""
-    return asyncio.run(_ask(data, [(op, params or {})]))[0]
+def ask_node(
+    data: DataDir, op: str, params: Mapping[str, Any] | None = None, *, timeout_s: float | None = None
+) -> dict[str, Any]:
+    """One question to the running node, as the operator. Raises NodeUnavailable (also when no answer comes in
+    `timeout_s`), Forbidden."""
+
+    async def ask() -> dict[str, Any]:
+        try:
+            async with asyncio.timeout(timeout_s):
+                return (await _ask(data, [(op, params or {})]))[0]
+        except TimeoutError:
+            raise NodeUnavailable(f"the node gives no answer to {op} in {timeout_s:g} s") from None
+
+    return asyncio.run(ask())
 
 
 async def _delete_all(data: DataDir, on_deleted: Any) -> int:

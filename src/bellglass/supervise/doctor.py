@@ -52,7 +52,7 @@ def run(data: DataDir) -> Iterator[Check]:
         _root,
         _agent,
         lambda: _program("runc", ["--version"], "apt-get install runc"),
-        lambda: _program("lxcfs", ["--version"], "apt-get install lxcfs"),
+        lambda: _lxcfs(data),
         lambda: _program("mkfs.ext4", ["-V"], "apt-get install e2fsprogs"),
         lambda: _program("mmdebstrap", ["--version"], "apt-get install mmdebstrap"),
         _cgroups,
@@ -114,6 +114,20 @@ def _program(name: str, arguments: list[str], fix: str) -> Check:
     if done.returncode:
         return Check(name, "missing", f"{path} exits with {done.returncode}: {lines[-1] if lines else ''}", fix)
     return Check(name, "ok", lines[0].strip('"') if lines else path)
+
+
+def _lxcfs(data: DataDir) -> Check:
+    """Of an installation that is up: whether it answers, since running sandboxes read through it."""
+    program = _program("lxcfs", ["--version"], "apt-get install lxcfs")
+    record = control.read_record(data)
+    if program.outcome != "ok" or record is None or not record.alive("supervisor") or "lxcfs" not in record.processes:
+        return program
+    try:
+        (data.lxcfs_dir / "proc/meminfo").read_text()
+    except OSError as error:
+        found = f"it has died ({error.strerror}): sandboxes can't read /proc/meminfo; the supervisor starts it again"
+        return Check("lxcfs", "missing", found, f"bellglass status, and {data.logs_dir / 'lxcfs.log'}")
+    return Check("lxcfs", "ok", f"{program.found}, mounted and answering")
 
 
 def _cgroups() -> Check:

@@ -19,10 +19,10 @@ from typing import Any
 
 from bellglass import __version__
 from bellglass.datadir import DataDir
-from bellglass.errors import BellglassError, SandboxFailed
+from bellglass.errors import BellglassError, NodeUnavailable, SandboxFailed
 from bellglass.model import now
 from bellglass.settings import Settings
-from bellglass.supervise import launch, profile
+from bellglass.supervise import control, launch, profile
 from bellglass.supervise.control import Lock, Record, read_record, write_record
 from bellglass.supervise.install import Installation
 from bellglass.supervise.processes import ProcessId
@@ -30,6 +30,8 @@ from bellglass.supervise.processes import ProcessId
 STOP_GRACE_S = 10.0
 RESTART_PAUSE_S = (0.0, 0.2, 1.0, 5.0)  # after the first, second ... early death in a row
 EARLY_DEATH_S = 0.25
+RENEW_S = 20.0
+RENEW_AGAIN_MS = 500
 """A daemon that lived no longer than this after it was ready, or never was, would die in a circle; what dies later is
 missed at once."""
 Say = Callable[[str, float], None]
@@ -48,6 +50,7 @@ class Supervisor:
     lock: Lock
     api_url: str = ""
     processes: dict[str, ProcessId] = field(default_factory=dict)
+    _renew_due: bool = False
     _ready_at: dict[str, float] = field(default_factory=dict)
     _early_deaths: dict[str, int] = field(default_factory=dict)
 
@@ -85,8 +88,11 @@ class Supervisor:
         signals = _SignalDescriptor()
         try:
             while True:
+                self._renew_lxcfs()
                 watched = {
-                    name: self.processes[name] for name in ("node", "helper", "server") if name in self.processes
+                    name: self.processes[name]
+                    for name in ("node", "helper", "server", "lxcfs")
+                    if name in self.processes
                 }
                 poll = select.poll()
                 poll.register(signals.fileno(), select.POLLIN)
@@ -99,11 +105,13 @@ class Supervisor:
                     descriptors[descriptor] = name
                     poll.register(descriptor, select.POLLIN)
                 if len(descriptors) == len(watched):
-                    poll.poll()
+                    poll.poll(RENEW_AGAIN_MS if self._renew_due else None)
                 for descriptor in descriptors:
                     os.close(descriptor)
                 if signals.pending():
                     break
+                if (lxcfs := self.processes.get("lxcfs")) is not None and not lxcfs.alive():
+                    self._restart("lxcfs", signals)  # first: machines that start read from it
                 for name in ("node", "server"):
                     if not self.processes[name].alive():
                         self._restart(name, signals)
@@ -153,6 +161,23 @@ class Supervisor:
             )
         _unmount_lxcfs(data)
         self.processes["lxcfs"] = launch.start_lxcfs(self.installation, program)
+        self._ready_at["lxcfs"] = time.monotonic()
+        # Machines that an earlier one served read from nothing now.
+        self._renew_due = data.sandboxes_dir.is_dir() and any(data.sandboxes_dir.iterdir())
+
+    def _renew_lxcfs(self) -> None:
+        """Running machines are to read from the lxcfs that was started last. Without a node, later."""
+        if not self._renew_due:
+            return
+        try:
+            answer = control.ask_node(self.installation.data, "node.renew_lxcfs", timeout_s=RENEW_S)
+        except NodeUnavailable:
+            return
+        except BellglassError as error:
+            self._log("machines can't read from lxcfs", message=str(error))
+        else:
+            self._log("machines read from lxcfs again", renewed=answer["renewed"])
+        self._renew_due = False
 
     def _start_node(self) -> None:
         started = launch.start_node(self.installation, with_helper=self.uses_helper)
@@ -181,7 +206,7 @@ class Supervisor:
         if name == "node" and (helper := self.processes.pop("helper", None)):
             helper.kill()  # its node is dead, so it only ends
         try:
-            self._start_node() if name == "node" else self._start_server()
+            {"node": self._start_node, "server": self._start_server, "lxcfs": self._start_lxcfs}[name]()
         except (BellglassError, OSError) as error:
             self._log("restart failed", name=name, message=str(error))
         self._write_record()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from bellglass.model import TierReport
 
@@ -102,6 +102,14 @@ class Handle(Protocol):
     async def reclaim(self) -> None:
         """Give back all that the machine had: mounts, loop devices, cgroups, uid range, disk, folders. Idempotent;
         safe after a crash at any point of create, destroy or an earlier reclaim."""
+
+
+@runtime_checkable
+class ReadsLxcfs(Protocol):
+    """An ability of a driver whose machines have files of lxcfs mounted."""
+
+    async def renew_lxcfs(self) -> int:
+        """After lxcfs was started anew; answers how many running machines now read from it. Raises SandboxFailed."""
 
 
 class Driver(Protocol):

@@ -204,6 +204,9 @@ class RuncDriver:
             listener.close()
         await self._helper.call("reclaim_machine", sandbox_id=sandbox_id)
 
+    async def renew_lxcfs(self) -> int:
+        return int((await self._helper.call("renew_lxcfs"))["renewed"])
+
     async def close(self) -> None:
         for listener in self._listeners.values():
             listener.close()

@@ -31,6 +31,7 @@ PR_SET_SECUREBITS = 28
 PR_SET_CHILD_SUBREAPER = 36
 SECBIT_NO_SETUID_FIXUP = 1 << 2
 
+_MNT_DETACH = 2
 _AT_FDCWD = -100
 _AT_EMPTY_PATH = 0x1000
 _OPEN_TREE_CLONE = 1
@@ -40,6 +41,7 @@ _SYS_OPEN_TREE, _SYS_MOVE_MOUNT, _SYS_MOUNT_SETATTR = 428, 429, 442
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mount.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p]
+_libc.umount2.argtypes = [ctypes.c_char_p, ctypes.c_int]
 _libc.unshare.argtypes = [ctypes.c_int]
 _libc.setns.argtypes = [ctypes.c_int, ctypes.c_int]
 _libc.prctl.argtypes = [ctypes.c_int] + [ctypes.c_ulong] * 4
@@ -93,6 +95,11 @@ def mount(source: str, target: str, fs_type: str, flags: int, data: str = "") ->
         _libc.mount(source.encode(), target.encode(), fs_type.encode(), flags, data.encode()),
         f"mount -t {fs_type or 'none'} {source} {target}",
     )
+
+
+def detach(target: str) -> None:
+    """umount2 with MNT_DETACH: also of a file system whose server is dead."""
+    _check(_libc.umount2(target.encode(), _MNT_DETACH), f"umount --lazy {target}")
 
 
 def clone_tree(source: str | int) -> int:

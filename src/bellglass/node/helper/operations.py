@@ -5,6 +5,7 @@
 | lease_uids | sandbox_id | range: index of the uid range; makes the sandbox's folders too |
 | start_machine | those of StartMachine | pid, start_ticks, direct_io, lxcfs, profile_ms |
 | reclaim_machine | sandbox_id | nothing; kills what is left, removes all. Idempotent |
+| renew_lxcfs | none | renewed: how many running machines now read from the lxcfs that was started last |
 | probe | runtime | versions and what is missing on this host |
 """
 
@@ -22,6 +23,7 @@ from bellglass.node.helper import uids
 from bellglass.node.helper.context import Context, locked, make_folders
 from bellglass.node.helper.probe import probe
 from bellglass.node.helper.reclaim import TIMEOUT_S, reclaim_machine
+from bellglass.node.helper.renew import renew_lxcfs
 from bellglass.node.helper.start import StartMachine, start_machine
 from bellglass.node.image import disk
 
@@ -88,6 +90,10 @@ def _reclaim(context: Context, request: Mapping[str, Any]) -> Mapping[str, Any]:
     return {}
 
 
+def _renew(context: Context, request: Mapping[str, Any]) -> Mapping[str, Any]:
+    return renew_lxcfs(context)
+
+
 def _probe(context: Context, request: Mapping[str, Any]) -> Mapping[str, Any]:
     return probe(context, request["runtime"])
 
@@ -114,6 +120,7 @@ OPERATIONS: Mapping[str, Operation] = {
         180,
     ),
     "reclaim_machine": Operation(_reclaim, _SANDBOX, 60),
+    "renew_lxcfs": Operation(_renew, {}, 60),
     "probe": Operation(_probe, {"runtime": _one_of(*RUNTIMES)}, 60),
 }
 

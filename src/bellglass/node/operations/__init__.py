@@ -14,6 +14,7 @@ Operation = Callable[[Node, Params, LinkStream], Awaitable[None]]
 OPERATIONS: dict[str, Operation] = {
     "node.info": node.info,
     "node.wait_reclaimed": node.wait_reclaimed,
+    "node.renew_lxcfs": node.renew_lxcfs,
     "journal.follow": node.follow_journal,
     "journal.ack": node.acknowledge_journal,
     "sandbox.create": sandboxes.create,

@@ -6,10 +6,11 @@ import asyncio
 import os
 
 from bellglass import __version__, faultpoints
-from bellglass.errors import Conflict
+from bellglass.errors import Conflict, NotSupported
 from bellglass.link import LinkStream
 from bellglass.node import templates
 from bellglass.node.app import Node
+from bellglass.node.drivers.base import ReadsLxcfs
 from bellglass.node.params import Params
 
 KEEPALIVE_S = 15.0
@@ -38,6 +39,14 @@ async def wait_reclaimed(node: Node, params: Params, stream: LinkStream) -> None
     except TimeoutError:
         raise Conflict(f"sandboxes are still being given back after {timeout_s} s", hint="see the node's log") from None
     await stream.send_head({"result": {}}, end=True)
+
+
+async def renew_lxcfs(node: Node, params: Params, stream: LinkStream) -> None:
+    """lxcfs was started anew: running machines are to read from that one. Raises SandboxFailed naming those that
+    can't, NotSupported by a driver that has none."""
+    if not isinstance(node.driver, ReadsLxcfs):
+        raise NotSupported(f"machines of the {node.driver.name} driver don't read from lxcfs")
+    await stream.send_head({"result": {"renewed": await node.driver.renew_lxcfs()}}, end=True)
 
 
 async def follow_journal(node: Node, params: Params, stream: LinkStream) -> None:
