@@ -24,6 +24,7 @@ from bellglass.testing.leaks import LeakFound, Resources, assert_no_leak, settle
 from bellglass.testing.stack import Stack
 from benchmarks import machine
 from benchmarks.soak.kills import Kills, daemons, wait_back
+from benchmarks.soak.pool import Pool
 from benchmarks.soak.samples import MIB, Sample, Trend, fit, folder_bytes, sample, settled
 from benchmarks.soak.work import SIZE, Work
 
@@ -58,6 +59,7 @@ class Soak:
         self._warm_up()
         before = settled_snapshot(stack.scope)
         disk_before = folder_bytes(stack.data_dir, KEPT)
+        pool = Pool(stack)
         keeper = stack.sandbox(**SIZE | {"lifetime": f"{int(self.duration_s) + 600}s"})
         ticking = keeper.start("n=0; while sleep 1; do n=$((n+1)); echo $n; done")
         self.work = Work(stack, workers=self.workers, seed=self.seed)
@@ -73,8 +75,9 @@ class Soak:
         self._check_keeper(keeper, ticking)
         keeper.delete()
         self._delete_unseen()
+        claims = pool.end()
         self._check_left(before, disk_before)
-        return self._report(disk_before)
+        return self._report(disk_before) | {"pool": claims}
 
     # --- inside -----------------------------------------------------------------------------------------
 
@@ -152,13 +155,14 @@ class Soak:
             if len(judged) < 3:
                 self.wrong.append(f"{name}: {len(judged)} samples of one process in the judged time")
                 continue
-            memory = fit([(one.at_s, one.pss_bytes) for one in judged])
+            pss = fit([(one.at_s, one.pss_bytes) for one in judged])
+            memory = fit([(one.at_s, one.anon_bytes) for one in judged])
             descriptors = fit([(one.at_s, one.descriptors) for one in judged])
             if memory.growth > GROWTH_LIMIT_BYTES:
                 self.wrong.append(f"{name} has grown by {memory.growth / MIB:.1f} MiB in {memory.window_s:.0f} s")
             if descriptors.growth > DESCRIPTOR_LIMIT:
                 self.wrong.append(f"{name} has {descriptors.growth:.0f} more descriptors")
-            daemons[name] = {"pss": _plain(memory), "descriptors": _plain(descriptors)}
+            daemons[name] = {"pss": _plain(pss), "anon": _plain(memory), "descriptors": _plain(descriptors)}
         data = self.stack.data
         return {
             "taken_at": now(),
@@ -188,14 +192,19 @@ def table(report: dict[str, Any]) -> str:
     lines = [
         f"{report['minutes']:g} minutes, {report['workers']} workers: "
         + ", ".join(f"{count} {kind}" for kind, count in sorted(report["done"].items())),
+        f"creates from the pool: {report['pool']['hits']}; cold: "
+        + (", ".join(f"{n} {why}" for why, n in report["pool"]["misses"].items() if n) or "none")
+        + " (counted since the node's last start)",
         "kills: " + (", ".join(f"{count} of {who}" for who, count in sorted(report["kills"].items())) or "none"),
         "refused meanwhile: " + (", ".join(f"{n} {code}" for code, n in sorted(report["refused"].items())) or "none"),
-        f"{'':12}{'PSS from':>12}{'to':>10}{'per hour':>12}{'descriptors':>16}   (last third, fitted)",
+        f"{'':12}{'PSS from':>12}{'to':>10}{'anonymous':>12}{'to':>10}{'per hour':>12}{'descriptors':>14}"
+        "   (last third, fitted)",
     ]
     for name, found in report["daemons"].items():
-        pss, held = found["pss"], found["descriptors"]
+        pss, anon, held = found["pss"], found["anon"], found["descriptors"]
         lines.append(
-            f"{name:12}{pss['first'] / MIB:8.1f} MiB{pss['last'] / MIB:6.1f} MiB{pss['per_hour'] / MIB:+8.1f} MiB"
+            f"{name:12}{pss['first'] / MIB:8.1f} MiB{pss['last'] / MIB:6.1f} MiB"
+            f"{anon['first'] / MIB:8.1f} MiB{anon['last'] / MIB:6.1f} MiB{anon['per_hour'] / MIB:+8.1f} MiB"
             f"{held['first']:10.0f} to {held['last']:.0f}"
         )
     disk = report["disk"]

@@ -16,11 +16,13 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One process at one moment. `at_s` counts from the start of the soak."""
+    """One process at one moment. `at_s` counts from the start of the soak. `anon_bytes` is the part of PSS that is no
+    file's: the rest changes with who else on the host uses the same libraries."""
 
     at_s: float
     pid: int
     pss_bytes: int
+    anon_bytes: int
     descriptors: int
     threads: int
 
@@ -46,9 +48,10 @@ class Trend:
 def sample(pid: int, at_s: float) -> Sample | None:
     """None for a process that is gone. Needs root for those of other users."""
     try:
-        pss = _number(Path(f"/proc/{pid}/smaps_rollup").read_text(), "Pss:")
+        rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+        pss, anon = _number(rollup, "Pss:") * 1024, _number(rollup, "Pss_Anon:") * 1024
         threads = _number(Path(f"/proc/{pid}/status").read_text(), "Threads:")
-        return Sample(at_s, pid, pss * 1024, len(list(Path(f"/proc/{pid}/fd").iterdir())), threads)
+        return Sample(at_s, pid, pss, anon, len(list(Path(f"/proc/{pid}/fd").iterdir())), threads)
     except (FileNotFoundError, ProcessLookupError):
         return None
 

@@ -30,7 +30,7 @@ from bellglass.node.sandboxes import DISK_LOW, Sandboxes
 from bellglass.node.templates import Templates, agent_binary
 
 RECORDS_FILE = "executions.db"
-TIDY_S = 600.0
+TIDY_S = 60.0
 log = logging.getLogger("bellglass.node")
 
 

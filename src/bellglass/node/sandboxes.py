@@ -16,6 +16,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 from bellglass import faultpoints, ids
 from bellglass.errors import Conflict, NotFound, SandboxGone
@@ -33,7 +34,7 @@ from bellglass.node.templates import Templates
 STOP_S = 15.0
 EVENTS_KEPT = 100_000
 """Acknowledged ones, for a server whose database was restored: at most so many, and no longer than the retention."""
-DELETED_KEPT_S = 600.0
+DELETED_KEPT_S = 120.0
 DISK_LOW = "disk_low"
 """The fact in the journal: `yes` or `no`, as its events were told last."""
 log = logging.getLogger("bellglass.sandboxes")
@@ -70,7 +71,8 @@ class Sandboxes:
         self._inputs_dir = inputs_dir
         self._limits = limits
         self._retention_s = retention_s
-        self._locks: dict[str, asyncio.Lock] = {}
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """Each for as long as somebody holds or awaits it: ids of refused creates come without end."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self.pools = Pools(self, pool_refills)
 
@@ -188,7 +190,6 @@ class Sandboxes:
         for sandbox_id in old:
             await self.forget_logs(sandbox_id)
             del self.row_table[sandbox_id]
-            self._locks.pop(sandbox_id, None)
         if old:
             await self.journal.forget(old)
         kept_since = datetime.fromtimestamp(time.time() - self._retention_s, UTC)
@@ -197,7 +198,10 @@ class Sandboxes:
     # --- for the changes --------------------------------------------------------------------------------
 
     def lock(self, sandbox_id: str) -> asyncio.Lock:
-        return self._locks.setdefault(sandbox_id, asyncio.Lock())
+        lock = self._locks.get(sandbox_id)
+        if lock is None:
+            lock = self._locks[sandbox_id] = asyncio.Lock()
+        return lock
 
     def make_live(
         self, row: SandboxRow, spec: SandboxSpec, handle: Handle, *, on_end: EndCall | None = None

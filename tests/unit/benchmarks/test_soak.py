@@ -28,7 +28,7 @@ def test_one_outlier_at_the_end_is_no_growth() -> None:
 
 
 def test_only_the_last_life_counts() -> None:
-    lives = [Sample(float(at), 1 if at < 5 else 2, 100 - at, 10, 1) for at in range(10)]
+    lives = [Sample(float(at), 1 if at < 5 else 2, 100 - at, 50 - at, 10, 1) for at in range(10)]
     assert [one.at_s for one in settled(lives, 0)] == [5, 6, 7, 8, 9]
     assert [one.at_s for one in settled(lives, 7)] == [7, 8, 9]
     assert settled([], 0) == []
@@ -36,7 +36,7 @@ def test_only_the_last_life_counts() -> None:
 
 def test_a_sample_of_this_process() -> None:
     before = sample(os.getpid(), 1.5)
-    assert before is not None and before.at_s == 1.5 and before.pss_bytes > 1 << 20
+    assert before is not None and before.at_s == 1.5 and before.pss_bytes > before.anon_bytes > 1 << 20
     held = [os.open(os.devnull, os.O_RDONLY) for _ in range(5)]
     hold = threading.Event()
     thread = threading.Thread(target=hold.wait)
@@ -65,9 +65,11 @@ def test_the_table_says_what_was_wrong() -> None:
     trend = {"samples": 9, "window_s": 60.0, "first": 40 << 20, "last": 41 << 20, "per_hour": 60 << 20}
     report = {
         "minutes": 3, "workers": 4, "done": {"create": 7}, "kills": {"node": 2}, "refused": {},
-        "daemons": {"node": {"pss": trend, "descriptors": {"first": 58.2, "last": 57.9}}},
+        "pool": {"hits": 5, "misses": {"empty": 2, "died": 0}},
+        "daemons": {"node": {"pss": trend, "anon": trend, "descriptors": {"first": 58.2, "last": 57.9}}},
         "disk": {"grown_bytes": 0, "server_bytes": 1 << 20, "logs_bytes": 1 << 20}, "wrong": [],
     }  # fmt: skip
-    assert "40.0 MiB  41.0 MiB   +60.0 MiB        58 to 58" in table(report)
+    assert "40.0 MiB  41.0 MiB    40.0 MiB  41.0 MiB   +60.0 MiB        58 to 58" in table(report)
+    assert "creates from the pool: 5; cold: 2 empty (" in table(report)
     assert table(report).endswith("nothing wrong, nothing left")
     assert "WRONG: it grew" in table(report | {"wrong": ["it grew"]})

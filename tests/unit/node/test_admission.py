@@ -138,6 +138,7 @@ def test_refused_creates_leave_nothing(run) -> None:
             with pytest.raises(errors.NotSupported):
                 await node.create(tier="microvm")
             assert len(node.node.sandboxes.rows()) == 1
+            assert len(node.node.sandboxes._locks) == 0, "a refused id is held nowhere"
 
     run(scenario())
 

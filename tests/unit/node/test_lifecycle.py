@@ -107,8 +107,9 @@ def test_delete_during_create_leaves_nothing(run) -> None:
             sandbox_id = ids.new_sandbox_id()
             making = asyncio.create_task(node.create(sandbox_id=sandbox_id))
             await until(lambda: any(row.id == sandbox_id for row in node.node.sandboxes.rows()))
-            ended = await node.link.call("sandbox.delete", {"sandbox_id": sandbox_id, "generation": 1})
-            assert ended["ended_at"]
+            ref = {"sandbox_id": sandbox_id, "generation": 1}
+            ended = await asyncio.gather(*[node.link.call("sandbox.delete", ref) for _ in range(5)])
+            assert len({one["ended_at"] for one in ended}) == 1 and ended[0]["ended_at"], "all waited for the one lock"
             await making
             await until(lambda: nothing_left(node, sandbox_id))
 
