@@ -102,6 +102,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("node.pool_refills", _count, 0, "machines that pools make at once; 0: half as many as the host has CPUs"),
     Setting("node.extra_ca", _string, "", "PEM file of a CA that templates trust beside Debian's own"),
     Setting("node.templates_dir", _string, "", "folder of built templates; default: templates/ of the cache folder"),
+    Setting("supervisor.log_limit", parse_size, 64 * 2**20, "size of a daemon's own log; as much of it before is kept"),
 )
 BY_NAME = {setting.name: setting for setting in SETTINGS}
 

@@ -19,7 +19,7 @@ PROC = "cat /proc/cpuinfo /proc/diskstats /proc/loadavg /proc/meminfo /proc/stat
 
 @pytest.fixture(scope="module")
 def own_stack() -> Iterator[Stack]:
-    with Stack.start() as running:
+    with Stack.start(settings={"supervisor.log_limit": 2000}) as running:
         yield running
 
 
@@ -47,7 +47,10 @@ def test_it_is_started_again_and_read_from(own_stack: Stack) -> None:
         assert box.exec("echo x > /proc/uptime").exit_code != 0, "read-only as before"
         with own_stack.sandbox(**OPTIONS) as another:
             assert another.exec(TOTAL).stdout == wanted
-    assert "machines read from lxcfs again" in (own_stack.data.logs_dir / "supervisor.log").read_text()
+    logs = {path.name: path.read_text() for path in own_stack.data.logs_dir.glob("supervisor.log*")}
+    assert "machines read from lxcfs again" in "".join(logs.values())
+    server = own_stack.data.logs_dir / "server.log"
+    assert server.with_name("server.log.1").stat().st_size > 2000, "the supervisor woke, and found it too long"
 
 
 def test_doctor_says_whether_it_answers(own_stack: Stack) -> None:

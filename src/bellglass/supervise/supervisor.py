@@ -1,6 +1,7 @@
 """The supervisor: starts lxcfs, helper, node and server in that order, restarts what dies, stops them on SIGTERM.
 
-Sandboxes are not its children and go on without it. It waits on pidfds and a signal descriptor, nothing is polled.
+Sandboxes are not its children and go on without it. It waits on pidfds and a signal descriptor; only the size of logs
+is looked at now and then.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from bellglass.datadir import DataDir
 from bellglass.errors import BellglassError, NodeUnavailable, SandboxFailed
 from bellglass.model import now
 from bellglass.settings import Settings
-from bellglass.supervise import control, launch, profile
+from bellglass.supervise import control, launch, logs, profile
 from bellglass.supervise.control import Lock, Record, read_record, write_record
 from bellglass.supervise.install import Installation
 from bellglass.supervise.processes import ProcessId
@@ -89,6 +90,7 @@ class Supervisor:
         try:
             while True:
                 self._renew_lxcfs()
+                self._cut_logs()
                 watched = {
                     name: self.processes[name]
                     for name in ("node", "helper", "server", "lxcfs")
@@ -105,7 +107,7 @@ class Supervisor:
                     descriptors[descriptor] = name
                     poll.register(descriptor, select.POLLIN)
                 if len(descriptors) == len(watched):
-                    poll.poll(RENEW_AGAIN_MS if self._renew_due else None)
+                    poll.poll(RENEW_AGAIN_MS if self._renew_due else logs.LOOK_AGAIN_MS)
                 for descriptor in descriptors:
                     os.close(descriptor)
                 if signals.pending():
@@ -210,6 +212,15 @@ class Supervisor:
         except (BellglassError, OSError) as error:
             self._log("restart failed", name=name, message=str(error))
         self._write_record()
+
+    def _cut_logs(self) -> None:
+        try:
+            cut = logs.rotate(self.installation.data.logs_dir, self.settings["supervisor.log_limit"])
+        except OSError as error:
+            self._log("logs can't be cut", error=str(error))
+            return
+        if cut:
+            self._log("logs were cut", names=cut)
 
     # --- small things -----------------------------------------------------------------------------------
 
