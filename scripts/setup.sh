@@ -8,7 +8,7 @@ level=${1:-dev}
 
 RUN_PACKAGES=(ca-certificates e2fsprogs iproute2 lxcfs mmdebstrap mount procps python3 python3-venv runc util-linux)
 DEV_PACKAGES=(clang-14 gcc git golang-github-containers-common jq libc6-dev libclang-rt-14-dev llvm-14 make
-    qemu-user-static shellcheck)
+    qemu-user-static shellcheck strace)
 
 packages=("${RUN_PACKAGES[@]}")
 extras=server
