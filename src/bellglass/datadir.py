@@ -56,6 +56,10 @@ class DataDir:
         """What a command line needs to mean this folder: nothing for the usual one."""
         return "" if self.root == default_data_dir() else f" --data-dir {shlex.quote(str(self.root))}"
 
+    def machines(self) -> list[str]:
+        """The sandboxes that have more than a disk that was kept. For root: the folder can't be listed by others."""
+        return [folder.name for folder in self.sandboxes_dir.iterdir() if (folder / "agent").exists()]
+
     def sandbox_dir(self, sandbox_id: str) -> Path:
         return self.sandboxes_dir / sandbox_id
 

@@ -101,6 +101,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("node.pids_reserve", _count, 4096, "processes of the host that admission leaves alone"),
     Setting("node.pool_refills", _count, 0, "machines that pools make at once; 0: half as many as the host has CPUs"),
     Setting("node.extra_ca", _string, "", "PEM file of a CA that templates trust beside Debian's own"),
+    Setting("node.boot_id_file", _string, "/proc/sys/kernel/random/boot_id", "where the host's boot id is read"),
     Setting("node.templates_dir", _string, "", "folder of built templates; default: templates/ of the cache folder"),
     Setting("supervisor.log_limit", parse_size, 64 * 2**20, "size of a daemon's own log; as much of it before is kept"),
 )

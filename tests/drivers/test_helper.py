@@ -55,6 +55,7 @@ START: dict[str, Any] = {
     "pids": 32,
     "has_inputs": False,
     "background": False,
+    "reuse_disk": False,
 }
 REFUSED: list[tuple[str, Any]] = [
     ("sandbox_id", "../../../etc"),
@@ -92,6 +93,7 @@ REFUSED: list[tuple[str, Any]] = [
     ("pids", "max"),
     ("has_inputs", 1),
     ("background", 1),
+    ("reuse_disk", None),
     ("extra", "/etc/shadow"),
 ]
 

@@ -220,6 +220,7 @@ def test_a_start_without_lease_is_refused(rig: Any) -> None:
             cpu_ids=[0],
             has_inputs=False,
             background=False,
+            reuse_disk=False,
         )
 
     with pytest.raises(SandboxFailed, match="lease_uids"):

@@ -18,6 +18,7 @@ SLEEPS_BY_NEED = {
     "src/bellglass/supervise/launch.py": "FUSE gives no event for a file system that has begun to answer",
     "src/bellglass/node/helper/wait.py": "the kernel tells nobody when a mount or loop device is gone",
     "src/bellglass/testing/leaks.py": "no one event says that mounts, cgroups and namespaces are all gone",
+    "src/bellglass/testing/machine_restart.py": "as in leaks.py",
     "src/bellglass/testing/hostile.py": "nothing tells a client that a restarted node has an agent again",
 }
 """Files that may call time.sleep, with the reason."""

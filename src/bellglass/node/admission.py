@@ -74,6 +74,15 @@ class Admission:
     def granted(self, sandbox_id: str) -> Share | None:
         return self._granted.get(sandbox_id)
 
+    def keep_disk(self, sandbox_id: str, disk_bytes: int) -> None:
+        """All is given back but the disk, until `give_back`."""
+        self.give_back(sandbox_id)
+        self._granted[sandbox_id] = Share((), 0.0, 0, disk_bytes, 0)
+
+    def first_cpu(self) -> tuple[int, ...]:
+        """For a machine that is not counted."""
+        return tuple(self._host_cpus[:1])
+
     def give_back(self, sandbox_id: str) -> None:
         """Safe to repeat."""
         if (share := self._granted.pop(sandbox_id, None)) is not None:

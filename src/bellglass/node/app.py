@@ -115,7 +115,7 @@ class Node:
             self.sandboxes.disk_changed,
             is_low=await self.journal.meta(DISK_LOW) == "yes",
         )
-        await recovery.recover(self.sandboxes)
+        await recovery.recover(self.sandboxes, Path(settings["node.boot_id_file"]))
         self.sandboxes.pools.start(self.disk.check)
         stack.push_async_callback(self.sandboxes.suspend)
         await self.disk.start()

@@ -70,7 +70,13 @@ async def create(
 
 
 def machine_spec(
-    row: SandboxRow, spec: SandboxSpec, template: BuiltTemplate, *, has_inputs: bool, background: bool = False
+    row: SandboxRow,
+    spec: SandboxSpec,
+    template: BuiltTemplate,
+    *,
+    has_inputs: bool,
+    background: bool = False,
+    reuse_disk: bool = False,
 ) -> MachineSpec:
     return MachineSpec(
         sandbox_id=row.id,
@@ -84,6 +90,7 @@ def machine_spec(
         pids=spec.pids,
         has_inputs=has_inputs,
         background=background,
+        reuse_disk=reuse_disk,
     )
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from bellglass import faultpoints
 from bellglass.errors import NoCapacity
 from bellglass.model import TerminationReason
-from bellglass.node import inputs, sandboxes
+from bellglass.node import inputs, kept, sandboxes
 from bellglass.node.drivers.base import Handle
 from bellglass.node.journal import SandboxRow
 from bellglass.node.live import LiveSandbox
@@ -34,6 +34,8 @@ async def delete(node: Sandboxes, sandbox_id: str, generation: int) -> str | Non
             row = await _end(node, row, TerminationReason.USER, None)
         elif row.state == "ending":
             await _die(node, row)  # an earlier end did not get through
+        else:
+            await node.kept.drop(row)
         try:
             await node.forget_logs(sandbox_id)
         except NoCapacity:
@@ -102,7 +104,8 @@ async def settle(node: Sandboxes, row: SandboxRow, handle: Handle | None) -> Non
         try:
             await node.journal.put(row, ("sandbox.ended", ended))
         except NoCapacity:
-            await _free_disk(node, row, handle)  # so that the next attempt has room
+            if not kept.is_kept(row):
+                await _free_disk(node, row, handle)  # so that the next attempt has room
             raise
 
     await until_done(f"confirming the end of sandbox {row.id}", confirm)
@@ -146,6 +149,10 @@ async def _free_disk(node: Sandboxes, row: SandboxRow, handle: Handle | None) ->
 
 
 async def _reclaim(node: Sandboxes, row: SandboxRow, handle: Handle | None) -> None:
+    if kept.is_kept(row):
+        if await node.kept.keep(row):
+            return
+        row = node.row_table.get(row.id, row)
     await _free_disk(node, row, handle)
     faultpoints.reach("node.end.reclaimed")
     await asyncio.to_thread(inputs.remove, node.inputs_folder(row.id))

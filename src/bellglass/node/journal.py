@@ -56,6 +56,8 @@ class SandboxRow:
     ended_at: str | None = None
     ended_at_unix: float | None = None
     reclaimed: bool = False
+    disk_kept: bool = False
+    """The disk outlives the machine, and is all that is left of it: see kept.py."""
     cpu_ids: tuple[int, ...] = ()
     shell: str = "/bin/sh"
     """What runs a command given as one string."""

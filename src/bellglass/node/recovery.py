@@ -10,17 +10,17 @@ from bellglass import faultpoints
 from bellglass.model import SandboxSpec, TerminationReason
 from bellglass.node import ending, inputs
 from bellglass.node.drivers.base import Handle
+from bellglass.node.executions import record
 from bellglass.node.journal import POOL_STATES, SandboxRow
 from bellglass.node.sandboxes import Sandboxes
 
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 log = logging.getLogger("bellglass.sandboxes")
 
 
-async def recover(node: Sandboxes) -> None:
-    """Before the node serves."""
-    boot_id = BOOT_ID.read_text().strip()
-    before = await node.journal.meta("boot_id", boot_id)
+async def recover(node: Sandboxes, boot_id_file: Path) -> None:
+    """Before the node serves. Another boot id than the last one: the host was restarted, and nothing runs on."""
+    boot_id = boot_id_file.read_text().strip()
+    before = await node.journal.meta("boot_id")
     rebooted = before is not None and before != boot_id
     rows = await node.journal.sandboxes()
     node.row_table.update({row.id: row for row in rows if row.state not in POOL_STATES})
@@ -29,6 +29,8 @@ async def recover(node: Sandboxes) -> None:
     await _remove_strays(node)
     await asyncio.gather(*(_recover_or_log(node, row, rebooted=rebooted) for row in node.rows()))
     await node.pools.recover([row for row in rows if row.state in POOL_STATES], rebooted=rebooted)
+    # Last: a node that dies above finds out again that the host was restarted.
+    await node.journal.meta("boot_id", boot_id)
 
 
 async def _recover_or_log(node: Sandboxes, row: SandboxRow, *, rebooted: bool) -> None:
@@ -49,6 +51,9 @@ async def _remove_strays(node: Sandboxes) -> None:
 async def _recover(node: Sandboxes, row: SandboxRow, *, rebooted: bool) -> None:
     if not row.reclaimed:  # it holds what it was granted until it is given back
         node.admission.grant(row.id, SandboxSpec.from_json(row.spec), cpu_ids=row.cpu_ids)
+    if row.disk_kept:
+        node.kept.recover(row)
+        return
     if row.state == "ended":
         if not row.reclaimed:
             node.spawn(ending.reclaim(node, row, None), f"reclaim:{row.id}")
@@ -71,7 +76,8 @@ async def _recover(node: Sandboxes, row: SandboxRow, *, rebooted: bool) -> None:
         why = "the host was restarted" if rebooted else "its machine was gone when the node started"
         row = row.ending(str(TerminationReason.NODE_LOST), why)
     for stored in node.records.running(row.id):
-        node.records.finish(row.id, stored.id, stored.record | {"state": "lost", "ended_at": row.ended_at})
+        lost = record.lost(stored.record, node.log_folder(row.id), ended_at=row.ended_at)
+        node.records.finish(row.id, stored.id, lost)
     node.row_table[row.id] = row
     await lock.acquire()
     node.spawn(ending.finish(node, row, handle, lock), f"reclaim:{row.id}")

@@ -21,7 +21,7 @@ from weakref import WeakValueDictionary
 from bellglass import faultpoints, ids
 from bellglass.errors import Conflict, NotFound, SandboxGone
 from bellglass.model import SandboxSpec, TerminationReason, format_time
-from bellglass.node import creating, ending
+from bellglass.node import creating, ending, kept
 from bellglass.node.admission import Admission
 from bellglass.node.drivers.base import Driver, Handle
 from bellglass.node.executions.records import Records
@@ -66,6 +66,7 @@ class Sandboxes:
         self.live_table: dict[str, LiveSandbox] = {}
         self.dying_table: dict[str, LiveSandbox] = {}
         """Their end was decided, but their processes are not known to be dead."""
+        self.kept = kept.KeptDisks(self)
         self.stopping = False
         self._executions_dir = executions_dir
         self._inputs_dir = inputs_dir
@@ -103,6 +104,12 @@ class Sandboxes:
         if row.state in ("ending", "ended"):
             raise gone(row)
         raise Conflict(f"sandbox {sandbox_id} is still {row.state}", hint="wait until it runs")
+
+    def readable(self, sandbox_id: str, generation: int) -> LiveSandbox:
+        """`live`, or for an ended one that has left its disk the machine that `kept.reading` holds."""
+        row = self.row(sandbox_id, generation)
+        reader = self.kept.reader(sandbox_id) if row.disk_kept else None
+        return reader or self.live(sandbox_id, generation)
 
     def log_folder(self, sandbox_id: str) -> Path:
         return self._executions_dir / sandbox_id
@@ -183,10 +190,12 @@ class Sandboxes:
         for live in list(self.live_table.values()):
             await live.suspend()
         await self.pools.close()
+        await self.kept.close()
 
     async def forget_old(self) -> None:
         """Drop what ended long ago, with its logs; called at start and now and then."""
-        old = [row.id for row in self.rows() if self._is_old(row)]
+        rows = [row for row in self.rows() if self._is_old(row)]
+        old = [row.id for row in rows if not row.disk_kept or await self.kept.forget(row)]
         for sandbox_id in old:
             await self.forget_logs(sandbox_id)
             del self.row_table[sandbox_id]

@@ -21,6 +21,12 @@ from bellglass.link import LinkClient
 from bellglass.supervise.install import read_installation_id, read_link_secret
 from bellglass.supervise.processes import ProcessId
 
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def boot_id() -> str:
+    return BOOT_ID.read_text().strip()
+
 
 @dataclass(frozen=True, slots=True)
 class Record:
@@ -31,6 +37,8 @@ class Record:
     started_at: str
     processes: dict[str, ProcessId] = field(default_factory=dict)
     """By daemon: supervisor, server, node, helper, lxcfs; only what runs."""
+    boot_id: str = field(default_factory=boot_id)
+    """Processes of an earlier boot are dead, though others may have got their pids and start times."""
 
     def alive(self, name: str) -> bool:
         return name in self.processes and self.processes[name].alive()
@@ -59,6 +67,8 @@ def read_record(data: DataDir) -> Record | None:
         raw = json.loads(data.supervisor_file.read_text())
         processes = {name: ProcessId(int(value["pid"]), int(value["start_ticks"]))
                      for name, value in raw["processes"].items()}  # fmt: skip
+        if raw.get("boot_id", boot_id()) != boot_id():
+            processes = {}
         return Record(str(raw["version"]), str(raw["api_url"]), str(raw["started_at"]), processes)
     except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
         return None
@@ -137,7 +147,7 @@ async def _delete_all(data: DataDir, on_deleted: Any) -> int:
     try:
         await link.call("pool.drain", {})  # until the server, which is going too, asks for pools again
         rows = (await link.call("sandbox.list", {}))["sandboxes"]
-        live = [row for row in rows if row["state"] not in ("ended", "failed")]
+        live = [row for row in rows if row["state"] not in ("ended", "failed") or row["disk_kept"]]
         for row in live:
             await link.call("sandbox.delete", {"sandbox_id": row["sandbox_id"], "generation": row["generation"]})
             on_deleted(row["sandbox_id"])

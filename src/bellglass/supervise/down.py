@@ -50,7 +50,7 @@ def stop(data: DataDir, *, sandboxes: bool, say: Callable[[str], None]) -> Outco
             deleted += _delete_without_daemons(data, lock, say)
     finally:
         lock.release()
-    return Outcome(running, deleted, len(list(data.sandboxes_dir.iterdir())))
+    return Outcome(running, deleted, len(data.machines()))
 
 
 def _delete_without_daemons(data: DataDir, lock: control.Lock, say: Callable[[str], None]) -> int:

@@ -132,7 +132,7 @@ class Supervisor:
             if process := self.processes.pop(name, None):
                 process.stop(STOP_GRACE_S)
                 launch.reap(process)
-        if "lxcfs" in self.processes and not any(self.installation.data.sandboxes_dir.iterdir()):
+        if "lxcfs" in self.processes and not self.installation.data.machines():
             # Nobody reads from it any more, and its load thread takes seconds to notice SIGTERM.
             self.processes.pop("lxcfs").stop(0.0)
             _unmount_lxcfs(self.installation.data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ SPEC = StartMachine(
     inodes=65536,
     pids=100,
     has_inputs=False,
+    reuse_disk=False,
 )
 LAYOUT = cgroup.parse_mounts("cgroup2 /sys/fs/cgroup cgroup2 rw 0 0")
 
@@ -51,6 +53,9 @@ def test_the_plan_can_be_read() -> None:
     told = "\n".join(step.describe for step in steps)
     for part in ("/cache/templates/base-0000000000000000", f"/data/sandboxes/{ID}/disk.img", "1879244800"):
         assert part in told
+    again = MachineStart(context, replace(SPEC, reuse_disk=True), LAYOUT, 3).plan()
+    assert [step.name for step in again] == [step.name for step in steps], "only where the disk comes from differs"
+    assert [step.describe for step in again if step.name == "disk"] == [f"find /data/sandboxes/{ID}/disk.img"]
 
 
 @pytest.mark.parametrize(("count", "online"), [(1, "0\n"), (2, "0-1\n"), (64, "0-63\n")])
@@ -61,7 +66,7 @@ def test_files_inside(count: int, online: str) -> None:
 
 
 def test_a_page_of_operations() -> None:
-    assert set(OPERATIONS) == {"lease_uids", "start_machine", "reclaim_machine", "renew_lxcfs", "probe"}
+    assert set(OPERATIONS) == {"lease_uids", "start_machine", "reclaim_machine", "keep_disk", "renew_lxcfs", "probe"}
     assert parse({"id": 1, "op": "reclaim_machine", "sandbox_id": ID})[1] == {"sandbox_id": ID}
 
 

@@ -41,6 +41,8 @@ class MachineSpec:
     """`<data_dir>/node/inputs/<id>/` is to appear read-only under /inputs."""
     background: bool = False
     """Nobody waits for it: its start is to take no processor from those somebody waits for."""
+    reuse_disk: bool = False
+    """On the disk that `keep_disk` kept. A create that fails leaves it; `keep_disk` takes all else down again."""
 
 
 class Groups(Protocol):
@@ -128,6 +130,9 @@ class Driver(Protocol):
 
     async def reclaim_leftovers(self, sandbox_id: str) -> None:
         """`reclaim` for a machine of which no handle exists: a create that a crash cut off, or a dead one."""
+
+    async def keep_disk(self, sandbox_id: str) -> bool:
+        """`reclaim_leftovers`, but for the disk: whether there is one. Idempotent; it kills too."""
 
     async def close(self) -> None:
         """The node stops; machines go on."""

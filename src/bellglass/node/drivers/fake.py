@@ -9,6 +9,7 @@ JSON file `<data_dir>/faults.json`, read at each step, or `FakeDriver.faults`:
      "drop_link_after_bytes": 4096,                               cut each link after so many bytes from the agent
      "die_after_s": 1.0, "die_cause": "oom",                      the machine dies by itself
      "destroy_delay_s": 0.5, "recover": "gone",                   a slow end; nothing to recover
+     "disk": "gone",                                              a dead machine has left no disk
      "undying_groups": true, "oom_kills": 1,                      a tree that outlives its kill; memory kills so far
      "unwritten_bytes": 4096}                                     what is still on the way to the disk
 
@@ -111,6 +112,11 @@ class FakeDriver:
                     await CgroupTrees.kill_leftovers(sandbox_id)
                 CgroupTrees.remove_all(sandbox_id)
                 shutil.rmtree(marker.parent, ignore_errors=True)
+
+    async def keep_disk(self, sandbox_id: str) -> bool:
+        """The files are the host's own, and stay anyway."""
+        await self.reclaim_leftovers(sandbox_id)
+        return self.fault("disk") != "gone"
 
     async def close(self) -> None:
         for handle in self.handles:

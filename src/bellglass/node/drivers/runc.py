@@ -179,9 +179,10 @@ class RuncDriver:
                 pids=spec.pids,
                 has_inputs=spec.has_inputs,
                 background=spec.background,
+                reuse_disk=spec.reuse_disk,
             )
         except BaseException:
-            await asyncio.shield(self.reclaim_leftovers(sandbox_id))
+            await asyncio.shield(self.keep_disk(sandbox_id) if spec.reuse_disk else self.reclaim_leftovers(sandbox_id))
             raise
         state = MachineState(started["pid"], started["start_ticks"], index, version or "unknown")
         return RuncHandle(self, sandbox_id, state, listener)
@@ -200,9 +201,16 @@ class RuncDriver:
         return handle
 
     async def reclaim_leftovers(self, sandbox_id: str) -> None:
+        self._hang_up(sandbox_id)
+        await self._helper.call("reclaim_machine", sandbox_id=sandbox_id)
+
+    async def keep_disk(self, sandbox_id: str) -> bool:
+        self._hang_up(sandbox_id)
+        return bool((await self._helper.call("keep_disk", sandbox_id=sandbox_id))["kept"])
+
+    def _hang_up(self, sandbox_id: str) -> None:
         if (listener := self._listeners.pop(sandbox_id, None)) is not None:
             listener.close()
-        await self._helper.call("reclaim_machine", sandbox_id=sandbox_id)
 
     async def renew_lxcfs(self) -> int:
         return int((await self._helper.call("renew_lxcfs"))["renewed"])

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from bellglass.node.executions.log import ExecutionLog
 from bellglass.node.executions.spec import ExecutionSpec
 from bellglass.wire.guest import STDERR, STDOUT
+
+log = logging.getLogger("bellglass.executions")
 
 
 def render(
@@ -38,6 +42,20 @@ def render(
         "ended_at": None,
         "duration_s": None,
     }
+
+
+def lost(running: dict[str, Any], folder: Path, *, ended_at: str | None) -> dict[str, Any]:
+    """The record of an execution that went down with its sandbox unwatched: its output is what its log has."""
+    known: dict[str, Any] = {"state": "lost", "ended_at": ended_at}
+    try:
+        output = ExecutionLog.reopen(folder, running["id"], 0)
+    except (OSError, ValueError) as error:  # a host that lost power may leave a torn file behind
+        log.warning("the log of execution %s can't be read: %s", running["id"], error)
+        return running | known
+    known["truncated"] = output.truncated
+    known["stdout_bytes"], known["stderr_bytes"] = output.stream_bytes[STDOUT], output.stream_bytes[STDERR]
+    known["output_bytes"] = output.total_bytes
+    return running | known
 
 
 def rfc3339(moment: float) -> str:

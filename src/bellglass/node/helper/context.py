@@ -18,6 +18,8 @@ from bellglass.errors import InternalError, SandboxFailed
 from bellglass.node.helper import cgroup, oci, seccomp, uids
 from bellglass.node.helper.wait import until
 
+DISK = "disk.img"
+"""The sandbox's disk, in its folder."""
 STAGING = Path("/run/bellglass/stage")
 """An empty folder on the host. Each start mounts a tmpfs on it in a mount namespace of its own."""
 

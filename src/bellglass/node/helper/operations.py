@@ -6,6 +6,7 @@
 | start_machine | those of StartMachine | pid, start_ticks, direct_io, lxcfs, profile_ms |
 | reclaim_machine | sandbox_id | nothing; kills what is left, removes all. Idempotent |
 | renew_lxcfs | none | renewed: how many running machines now read from the lxcfs that was started last |
+| keep_disk | sandbox_id | kept: whether there is a disk; as reclaim_machine, but for the disk |
 | probe | runtime | versions and what is missing on this host |
 """
 
@@ -94,6 +95,10 @@ def _renew(context: Context, request: Mapping[str, Any]) -> Mapping[str, Any]:
     return renew_lxcfs(context)
 
 
+def _keep_disk(context: Context, request: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {"kept": reclaim_machine(context, request["sandbox_id"], keep_disk=True)}
+
+
 def _probe(context: Context, request: Mapping[str, Any]) -> Mapping[str, Any]:
     return probe(context, request["runtime"])
 
@@ -116,11 +121,13 @@ OPERATIONS: Mapping[str, Operation] = {
             "pids": _whole(4, 2**22),
             "has_inputs": _boolean,
             "background": _boolean,
+            "reuse_disk": _boolean,
         },
         180,
     ),
     "reclaim_machine": Operation(_reclaim, _SANDBOX, 60),
     "renew_lxcfs": Operation(_renew, {}, 60),
+    "keep_disk": Operation(_keep_disk, _SANDBOX, 60),
     "probe": Operation(_probe, {"runtime": _one_of(*RUNTIMES)}, 60),
 }
 

@@ -15,19 +15,22 @@ from pathlib import Path
 from bellglass import faultpoints
 from bellglass.errors import InternalError
 from bellglass.node.helper import cgroup, loop, uids
-from bellglass.node.helper.context import Context, locked
+from bellglass.node.helper.context import DISK, Context, locked
 from bellglass.node.helper.wait import until
 
 TIMEOUT_S = 15.0
 
 
-def reclaim_machine(context: Context, sandbox_id: str, *, timeout_s: float = TIMEOUT_S) -> None:
-    """Idempotent. Raises InternalError, naming what is left, when something does not go in time: ask again later."""
+def reclaim_machine(
+    context: Context, sandbox_id: str, *, keep_disk: bool = False, timeout_s: float = TIMEOUT_S
+) -> bool:
+    """Whether a disk is left, which only `keep_disk` can do. Idempotent. Raises InternalError, naming what is left,
+    when something does not go in time: ask again later."""
     with locked(context, sandbox_id, timeout_s):
-        reclaim_locked(context, sandbox_id, timeout_s=timeout_s)
+        return reclaim_locked(context, sandbox_id, keep_disk=keep_disk, timeout_s=timeout_s)
 
 
-def reclaim_locked(context: Context, sandbox_id: str, *, timeout_s: float = TIMEOUT_S) -> None:
+def reclaim_locked(context: Context, sandbox_id: str, *, keep_disk: bool = False, timeout_s: float = TIMEOUT_S) -> bool:
     deadline = time.monotonic() + timeout_s
     place = cgroup.layout()
     name = context.group_name(sandbox_id)
@@ -45,10 +48,18 @@ def reclaim_locked(context: Context, sandbox_id: str, *, timeout_s: float = TIME
         devices = loop.devices_below(folder)
         raise InternalError(f"{devices} still hold the disk of {sandbox_id} after {timeout_s:g} s")
     faultpoints.reach("helper.reclaim.devices_gone")
-    _remove_tree(folder)
+    kept = keep_disk and (folder / DISK).is_file()
+    if kept:
+        folder.chmod(0o700)
+        for path in folder.iterdir():
+            if path.name != DISK:
+                _remove_tree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+    else:
+        _remove_tree(folder)
     faultpoints.reach("helper.reclaim.folder_removed")
     uids.release(context.installation, sandbox_id, deadline)
     faultpoints.reach("helper.reclaim.uids_released")
+    return kept
 
 
 def _remove_tree(folder: Path) -> None:

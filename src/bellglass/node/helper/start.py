@@ -18,7 +18,7 @@ from pathlib import Path
 from bellglass import faultpoints
 from bellglass.errors import BellglassError, NoCapacity, NotFound, SandboxFailed
 from bellglass.node.helper import cgroup, idmap, kernel, loop, oci, run, uids
-from bellglass.node.helper.context import STAGING, Context, locked, seccomp_profile, start_ticks
+from bellglass.node.helper.context import DISK, STAGING, Context, locked, seccomp_profile, start_ticks
 from bellglass.node.helper.reclaim import reclaim_locked
 from bellglass.node.image import disk
 
@@ -41,6 +41,8 @@ class StartMachine:
     pids: int
     has_inputs: bool
     background: bool = False
+    reuse_disk: bool = False
+    """On the disk that an earlier machine of this sandbox left; a failure leaves it too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +76,15 @@ class MachineStart:
         return self.context.templates_dir / f"{self.spec.template_name}-{self.spec.template_digest[:16]}"
 
     def plan(self) -> list[Step]:
-        spec, image = self.spec, self.folder / "disk.img"
+        spec, image = self.spec, self.folder / DISK
+        size = f"{spec.disk_bytes} bytes, {spec.inodes} inodes"
         group = self.context.group_name(spec.sandbox_id)
         return [
             Step("template", f"check that {self.template_dir} is {spec.template_digest}", self.check_template),
             Step("namespace", f"unshare mounts; tmpfs on {STAGING}", self.enter_namespace),
-            Step("disk", f"sparse ext4 {image}: {spec.disk_bytes} bytes, {spec.inodes} inodes", self.make_disk),
+            Step("disk", f"find {image}", self.find_disk)
+            if spec.reuse_disk
+            else Step("disk", f"sparse ext4 {image}: {size}", self.make_disk),
             Step("loop", f"attach {image} with direct I/O, mount it", self.mount_disk),
             Step("idmap", f"map template and disk to uids from {self.first_uid}", self.map_layers),
             Step("overlay", f"mount the overlay as uid {self.first_uid}", self.mount_root),
@@ -110,9 +115,13 @@ class MachineStart:
         for name in ("disk", "lower", "upper", "root", "agent", "files", "inputs", "lxcfs"):
             (STAGING / name).mkdir()
 
+    def find_disk(self) -> None:
+        if not (self.folder / DISK).is_file():
+            raise NotFound(f"{self.spec.sandbox_id} has left no disk")
+
     def make_disk(self) -> None:
         disk.create(
-            self.folder / "disk.img",
+            self.folder / DISK,
             self.spec.disk_bytes,
             self.spec.inodes,
             self.context.blanks_dir,
@@ -121,12 +130,12 @@ class MachineStart:
 
     def mount_disk(self) -> None:
         name = self.context.group_name(self.spec.sandbox_id)
-        self.device = loop.attach(self.folder / "disk.img", name)
+        self.device = loop.attach(self.folder / DISK, name)
         target = STAGING / "disk"
         kernel.mount(self.device.path, str(target), "ext4", kernel.MS_NOATIME | kernel.MS_NODEV, disk.MOUNT_OPTIONS)
         os.close(self.device.fd)
         for folder in ("u", "w"):
-            (target / folder).mkdir(mode=0o755)
+            (target / folder).mkdir(mode=0o755, exist_ok=self.spec.reuse_disk)
 
     def map_layers(self) -> None:
         self.userns = idmap.user_namespace(self.first_uid)
@@ -263,7 +272,7 @@ def start_machine(context: Context, spec: StartMachine) -> dict[str, object]:
             if start.device is not None:
                 with suppress(OSError):
                     os.close(start.device.fd)
-            reclaim_locked(context, spec.sandbox_id)
+            reclaim_locked(context, spec.sandbox_id, keep_disk=spec.reuse_disk)
             raise
 
 

@@ -11,6 +11,18 @@ from bellglass.node.params import Params
 
 Operation = Callable[[Node, Params, LinkStream], Awaitable[None]]
 
+
+def _also_ended(operation: Operation) -> Operation:
+    """Of a sandbox that has ended and left its disk too."""
+
+    async def run(node: Node, params: Params, stream: LinkStream) -> None:
+        sandbox_id, generation = params.text("sandbox_id", limit=64), params.integer("generation")
+        async with node.sandboxes.kept.reading(sandbox_id, generation):
+            await operation(node, params, stream)
+
+    return run
+
+
 OPERATIONS: dict[str, Operation] = {
     "node.info": node.info,
     "node.wait_reclaimed": node.wait_reclaimed,
@@ -32,13 +44,13 @@ OPERATIONS: dict[str, Operation] = {
     "execution.output": executions.output,
     "execution.stdin": executions.write_stdin,
     "execution.signal": executions.send_signal,
-    "file.read": files.read,
+    "file.read": _also_ended(files.read),
     "file.write": files.write,
-    "file.list": files.list_folder,
-    "file.stat": files.stat,
+    "file.list": _also_ended(files.list_folder),
+    "file.stat": _also_ended(files.stat),
     "file.mkdir": files.mkdir,
     "file.move": files.move,
     "file.remove": files.remove,
-    "file.archive_read": files.archive_read,
+    "file.archive_read": _also_ended(files.archive_read),
     "file.archive_write": files.archive_write,
 }

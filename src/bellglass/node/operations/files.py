@@ -26,8 +26,9 @@ DEFAULT_ARCHIVE_ENTRIES = 1_000_000
 class Request:
     """What all of them have: the sandbox, the user, and the folder that relative paths start at."""
 
-    def __init__(self, node: Node, params: Params) -> None:
-        self.live: LiveSandbox = node.sandboxes.live(params.text("sandbox_id", limit=64), params.integer("generation"))
+    def __init__(self, node: Node, params: Params, *, reads: bool = False) -> None:
+        find = node.sandboxes.readable if reads else node.sandboxes.live
+        self.live: LiveSandbox = find(params.text("sandbox_id", limit=64), params.integer("generation"))
         self.params = params
         self.user = params.text("user", None, limit=256) or self.live.spec.user
         self.base = params.text("base", None) or self.live.spec.workdir
@@ -67,7 +68,7 @@ def _entry(result: FileResult) -> Stat:
 
 
 async def read(node: Node, params: Params, stream: LinkStream) -> None:
-    request = Request(node, params)
+    request = Request(node, params, reads=True)
     path, offset = request.path(), params.integer("offset", 0)
     length = params.integer("length", None)
     async with request.open(FileOp.READ, path, offset=offset, length=length) as operation:
@@ -137,7 +138,7 @@ async def write(node: Node, params: Params, stream: LinkStream) -> None:
 
 
 async def list_folder(node: Node, params: Params, stream: LinkStream) -> None:
-    request = Request(node, params)
+    request = Request(node, params, reads=True)
     path = request.path()
     limit = params.integer("limit", 1000, least=1, most=MAX_LISTED)
     folder, reader, entries = request.absolute(path), StatReader(limit), []
@@ -159,7 +160,7 @@ async def list_folder(node: Node, params: Params, stream: LinkStream) -> None:
 
 
 async def stat(node: Node, params: Params, stream: LinkStream) -> None:
-    request = Request(node, params)
+    request = Request(node, params, reads=True)
     path = request.path()
     result = await request.run(FileOp.STAT, path, flags=_flags(no_follow=not params.flag("follow", True)))
     described = info.render(_entry(result), request.absolute(path))
@@ -208,7 +209,7 @@ async def remove(node: Node, params: Params, stream: LinkStream) -> None:
 
 
 async def archive_read(node: Node, params: Params, stream: LinkStream) -> None:
-    request = Request(node, params)
+    request = Request(node, params, reads=True)
     path = request.path()
     operation = request.open(
         FileOp.ARCHIVE_OUT,

@@ -66,6 +66,7 @@ async def list_all(node: Node, params: Params, stream: LinkStream) -> None:
             "expires_at": expires_at(row),
             "termination_reason": row.reason,
             "ended_at": row.ended_at,
+            "disk_kept": row.disk_kept,
         }
         for row in node.sandboxes.rows()
     ]

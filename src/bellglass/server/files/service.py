@@ -15,6 +15,8 @@ from bellglass.server.sandboxes.validate import check_user
 
 MAX_ENTRIES = 10_000
 MAX_ARCHIVE_ENTRIES = 1_000_000
+READING = frozenset({"file.read", "file.list", "file.stat", "file.archive_read"})
+"""Also of a sandbox that was lost with its node."""
 _MAX_ANSWER = 64 * 2**20
 
 
@@ -45,7 +47,8 @@ class Files:
             if field in params:
                 check_path(params[field], field)
         check_user(params.get("user"))
-        target = guard.running(self._reader, project_id, sandbox_id)
+        find = guard.on_disk if op in READING else guard.running
+        target = find(self._reader, project_id, sandbox_id)
         settled = {**target.ref, "base": target.workdir, **params, "user": params.get("user") or target.user}
         return await self._cluster.open(target.node_id, op, settled, request_id=request_id, body=body)
 

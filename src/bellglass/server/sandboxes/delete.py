@@ -12,7 +12,7 @@ import structlog
 from sqlalchemy import Connection
 
 from bellglass import faultpoints
-from bellglass.errors import NoCapacity, NodeUnavailable
+from bellglass.errors import NoCapacity, NodeUnavailable, VersionMismatch
 from bellglass.model import State, TerminationReason, now
 from bellglass.server.cluster.base import ClusterEngine
 from bellglass.server.db.reader import Reader
@@ -44,9 +44,18 @@ class Deleter:
             return
         if row.state in (State.ENDED, State.FAILED):
             await self._writer.run(lambda connection: _hide(connection, sandbox_id))
-            await self._forget_logs(sandbox_id, row.generation, row.node_id, request_id)
+            await self.drop(sandbox_id, row.generation, row.node_id, request_id)
             return
         await asyncio.shield(self.start(sandbox_id, row.generation, row.node_id, request_id))
+
+    async def drop(self, sandbox_id: str, generation: int, node_id: str | None, request_id: str | None = None) -> None:
+        """What the node still has of an ended one goes: its logs, and its disk if that was kept. Without a node a disk
+        is dropped by the reconcile loop, logs when their retention is over."""
+        params = {"sandbox_id": sandbox_id, "generation": generation}
+        try:
+            await self._cluster.call(node_id, "sandbox.delete", params, request_id=request_id)
+        except (NodeUnavailable, VersionMismatch) as error:
+            log.warning("the node did not drop an ended sandbox", sandbox=sandbox_id, reason=error.message)
 
     def start(
         self, sandbox_id: str, generation: int, node_id: str | None, request_id: str | None = None
@@ -72,14 +81,6 @@ class Deleter:
         del self._tasks[sandbox_id]
         if not task.cancelled():
             task.exception()  # seen: its client may be gone
-
-    async def _forget_logs(self, sandbox_id: str, generation: int, node_id: str | None, request_id: str | None) -> None:
-        """Of one that had ended by itself. Without a node they go when its own retention is over."""
-        params = {"sandbox_id": sandbox_id, "generation": generation}
-        try:
-            await self._cluster.call(node_id, "sandbox.delete", params, request_id=request_id)
-        except NodeUnavailable:
-            return
 
     async def _delete(self, sandbox_id: str, generation: int, node_id: str | None, request_id: str | None) -> None:
         try:

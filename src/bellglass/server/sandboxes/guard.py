@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from bellglass.errors import Conflict, NotFound, SandboxGone
-from bellglass.model import State
+from bellglass.model import State, TerminationReason
 from bellglass.server.db.reader import Reader
 from bellglass.server.sandboxes import store
 
@@ -48,6 +48,15 @@ def running(reader: Reader, project_id: str, sandbox_id: str) -> Target:
             details={"sandbox_id": row.id, "state": row.state},
         )
     raise gone(row.id, row.state, row.termination_reason, row.ended_at)
+
+
+def on_disk(reader: Reader, project_id: str, sandbox_id: str) -> Target:
+    """For reading files: a sandbox that was lost with its node has left its disk (the node knows if it is still there).
+    The others are as `running` says."""
+    row = reader.inline(store.access, project_id, sandbox_id)
+    if row is not None and row.deleted_at is None and row.termination_reason == TerminationReason.NODE_LOST:
+        return Target(row.id, row.generation, row.node_id, row.user, row.workdir, {})
+    return running(reader, project_id, sandbox_id)
 
 
 def readable(reader: Reader, project_id: str, sandbox_id: str) -> Target:
