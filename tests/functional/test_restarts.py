@@ -1,0 +1,54 @@
+"""How the supervisor brings daemons back: what dies while it serves at once, what can't even start ever more slowly."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from bellglass.supervise.control import read_record
+from bellglass.testing.stack import Stack
+from tests.functional.crash_rig import wait_until
+
+
+@pytest.fixture
+def own() -> Iterator[Stack]:
+    with Stack.start(driver="fake") as running:
+        yield running
+
+
+def restarts(stack: Stack) -> list[tuple[int, float]]:
+    """(early deaths in a row, pause) of each restart so far."""
+    lines = map(json.loads, (stack.data.logs_dir / "supervisor.log").read_text().splitlines())
+    return [(line["early_deaths"], line["pause_s"]) for line in lines if line["event"] == "restart"]
+
+
+def is_back(stack: Stack, before: int) -> bool:
+    record = read_record(stack.data)
+    return record is not None and record.alive("node") and record.processes["node"].pid != before
+
+
+def test_what_dies_is_back_at_once_and_what_cannot_start_is_tried_ever_more_slowly(
+    own: Stack,
+) -> None:
+    for _ in range(4):
+        record = read_record(own.data)
+        assert record is not None
+        own.kill("node")
+        wait_until(lambda pid=record.processes["node"].pid: is_back(own, pid), 20, "it does not come back")  # type: ignore[misc]
+        time.sleep(0.3)  # it lives for longer than a daemon that dies in a circle
+    assert restarts(own) == [(0, 0.0)] * 4
+
+    hidden = own.data_dir / "installation.json.away"
+    own.data.installation_file.rename(hidden)
+    begun = time.monotonic()
+    own.kill("node")
+    wait_until(lambda: len(restarts(own)) >= 8, 60, "it is not tried again")
+    assert restarts(own)[4:8] == [(0, 0.0), (1, 0.0), (2, 0.2), (3, 1.0)]
+    assert time.monotonic() - begun > 0.2, "the pauses were not kept"
+    hidden.rename(own.data.installation_file)
+    wait_until(lambda: is_back(own, 0), 30, "it does not come back once it can")
+    with own.sandbox() as box:
+        assert box.exec(["true"]).ok
