@@ -8,6 +8,7 @@ ones, what was finished before is as it was, and API, journal and kernel say the
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -41,6 +42,7 @@ class Rig:
         self.stack = stack
         self.faults = stack.data.faults_dir
         self.installation = stack.scope.installation
+        self._others: threading.Thread | None = None
         self.client = httpx2.Client(
             base_url=stack.api_url,
             headers={"Authorization": f"Bearer {stack.api_key}"},
@@ -83,8 +85,18 @@ class Rig:
 
     # --- killing -----------------------------------------------------------------------------------------
 
-    def arm(self, point: str, victim: str = "self", nth: int = 1) -> None:
-        faultpoints.arm(self.faults, point, victim=victim, nth=nth)
+    def arm(self, point: str, victim: str = "self") -> None:
+        """`victim`: `self` or `parent` as faultpoints.arm has it, or `all`: who reaches it, and the others with it."""
+        faultpoints.arm(self.faults, point, victim="self" if victim == "all" else victim)
+        if victim == "all":
+            self._others = threading.Thread(target=self._kill_others, args=(point,))
+            self._others.start()
+
+    def _kill_others(self, point: str) -> None:
+        deadline = time.monotonic() + BACK_S
+        while point in faultpoints.armed(self.faults) and time.monotonic() < deadline:
+            time.sleep(0.001)
+        self.stack.kill("server", "node", "helper")
 
     def pid(self, daemon: str) -> int:
         record = read_record(self.stack.data)
@@ -143,6 +155,9 @@ class Rig:
     def settled(self) -> None:
         """Every armed point was reached, all are back, and everything is true."""
         wait_until(lambda: not faultpoints.armed(self.faults), BACK_S, lambda: f"never reached: {self.unreached()}")
+        if self._others is not None:
+            self._others.join()
+            self._others = None
         wait_until(self.serves, BACK_S, "the API does not serve again")
         self.bystander_is_well()
 
