@@ -9,6 +9,8 @@ CASES = {
     "exec": "benchmarks.cases.exec_true",
     "first-exec": "benchmarks.cases.first_exec",
     "run": "benchmarks.cases.run_once",
+    "pool-claims": "benchmarks.cases.pool_claims",
+    "pool-run": "benchmarks.cases.pool_run",
     "delete": "benchmarks.cases.delete",
     "transfer": "benchmarks.cases.transfer",
     "parallel": "benchmarks.cases.parallel",

@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 
 from bellglass.errors import InternalError
-from bellglass.node.helper import kernel
+from bellglass.node.helper import kernel, priority
 
 ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
 _TAIL_BYTES = 2000
@@ -34,7 +34,7 @@ def run(*argv: str, timeout_s: float, capture: bool = True, env: dict[str, str] 
                 cwd="/",
                 start_new_session=True,
                 # A runtime that outlived a killed helper child would go on starting what is being reclaimed.
-                preexec_fn=functools.partial(kernel.die_with_parent, os.getpid()),
+                preexec_fn=functools.partial(_in_child, os.getpid()),
             )
         except FileNotFoundError:
             raise InternalError(f"{argv[0]} is not installed", hint="make setup") from None
@@ -52,6 +52,12 @@ def run(*argv: str, timeout_s: float, capture: bool = True, env: dict[str, str] 
                 f"exit {code}: {shlex.join(argv)}" + (f": {text[-_TAIL_BYTES:].strip()}" if text.strip() else ""),
             )
         return text
+
+
+def _in_child(parent: int) -> None:
+    kernel.die_with_parent(parent)
+    if os.getpriority(os.PRIO_PROCESS, 0) > 0:
+        priority.follow()
 
 
 def _ends(pid: int, timeout_s: float) -> bool:

@@ -17,14 +17,13 @@ from pathlib import Path
 
 from bellglass import faultpoints
 from bellglass.errors import BellglassError, NoCapacity, NotFound, SandboxFailed
-from bellglass.node.helper import cgroup, idmap, kernel, loop, oci, run, uids
+from bellglass.node.helper import cgroup, idmap, kernel, loop, oci, priority, run, uids
 from bellglass.node.helper.context import DISK, STAGING, Context, locked, seccomp_profile, start_ticks
 from bellglass.node.helper.reclaim import reclaim_locked
 from bellglass.node.image import disk
 
 TIMEOUT_S = 30.0
 OPEN_FILES = 65536
-BACKGROUND_NICE = 19
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +60,7 @@ class MachineStart:
     device: loop.LoopDevice | None = None
     userns: int = -1
     pid: int = 0
+    usual_nice: int = 0
     profile_ms: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -225,10 +225,9 @@ class MachineStart:
         os.close(self.userns)
 
     def restore_priority(self) -> None:
-        """What this child gave up (`yield_processor`), its machine has inherited."""
+        """What this child gave up, its machine has inherited."""
         if self.spec.background:
-            for thread in Path(f"/proc/{self.pid}/task").iterdir():
-                os.setpriority(os.PRIO_PROCESS, int(thread.name), 0)
+            priority.restore(self.pid, self.usual_nice)
 
     def forbid_user_namespaces(self) -> None:
         def act() -> None:
@@ -244,14 +243,15 @@ def start_machine(context: Context, spec: StartMachine) -> dict[str, object]:
 
     Raises NotFound (template), NoCapacity, SandboxFailed.
     """
+    usual_nice = os.getpriority(os.PRIO_PROCESS, 0)
     if spec.background:
-        yield_processor()
+        priority.step_back()
     host_namespace = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
     with locked(context, spec.sandbox_id, TIMEOUT_S) as exists:
         index = uids.find(context.installation, spec.sandbox_id)
         if not exists or index is None:
             raise SandboxFailed(f"{spec.sandbox_id} has no uid range: lease_uids comes first")
-        start = MachineStart(context, spec, cgroup.layout(), index)
+        start = MachineStart(context, spec, cgroup.layout(), index, usual_nice=usual_nice)
         try:
             for step in start.plan():
                 began = time.perf_counter()
@@ -274,11 +274,6 @@ def start_machine(context: Context, spec: StartMachine) -> dict[str, object]:
                     os.close(start.device.fd)
             reclaim_locked(context, spec.sandbox_id, keep_disk=spec.reuse_disk)
             raise
-
-
-def yield_processor() -> None:
-    """For the rest of this process: run where nobody else wants to."""
-    os.setpriority(os.PRIO_PROCESS, 0, BACKGROUND_NICE)
 
 
 def sandbox_files(hostname: str, cpu_count: int) -> dict[str, str]:

@@ -36,15 +36,16 @@ def admit(node: Sandboxes, pool: str, spec: SandboxSpec) -> Member:
         shell=templates.shell_of(template),
         pool=pool,
     )
-    return Member(row, spec, "filling")
+    return Member(row, spec, "filling", template)
 
 
-async def make(node: Sandboxes, member: Member, on_end: OnEnd) -> None:
+async def make(node: Sandboxes, member: Member, on_end: OnEnd, *, background: bool) -> None:
     """Until its agent has said HELLO; then it is `ready`. Raises what a create raises: then `end` it."""
     spec, row = member.spec, member.row
     await node.journal.put(row)
-    template = node.templates.find(spec.template, spec.template_digest)
-    handle = await node.driver.create(creating.machine_spec(row, spec, template, has_inputs=False, background=True))
+    assert member.template is not None
+    machine = creating.machine_spec(row, spec, member.template, has_inputs=False, background=background)
+    handle = await node.driver.create(machine)
     live = member.live = node.make_live(row, spec, handle, on_end=on_end)
     live.start()
     await creating.first_hello(live)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bellglass.model import SandboxSpec, now
+from bellglass.node.image.template import BuiltTemplate
 from bellglass.node.journal import SandboxRow
 from bellglass.node.live import LiveSandbox
 
@@ -23,6 +24,8 @@ class Member:
     row: SandboxRow
     spec: SandboxSpec
     state: str
+    template: BuiltTemplate | None = None
+    """What it is made from, for its making."""
     live: LiveSandbox | None = None
     lapse: asyncio.TimerHandle | None = None
 

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 TAKEN_S = 30.0
 """A promise lapses then; longer than a server waits for a link that broke in between."""
 ANSWER_S = 1.0
+REFILL_DELAY_S = 0.02
+"""A claim's answer and what its caller does first go before the refill."""
 TEMPLATE_LOOK_S = 2.0
 EVICTED_PAUSE_S = 30.0
 FULL_PAUSE_S = 10.0
@@ -177,7 +179,7 @@ class Pools:
         self._claimed[sandbox_id] = pool
         if pool in self._tallies:
             self._tallies[pool].hits += 1
-        self._wake.set()
+        asyncio.get_running_loop().call_later(REFILL_DELAY_S, self._wake.set)
         return row
 
     async def grant(self, sandbox_id: str, spec: SandboxSpec) -> Share:
@@ -268,12 +270,14 @@ class Pools:
                 self._not_made(pool.template, error)
                 return
             self.members[member.id] = member
-            self._node.spawn(self._fill(member), f"pool:fill:{member.id}")
+            # Of an empty pool the next create would start cold, which takes as much: then a refill need not step back.
+            background = bool(self._of(pool.template, "ready"))
+            self._node.spawn(self._fill(member, background=background), f"pool:fill:{member.id}")
 
-    async def _fill(self, member: Member) -> None:
+    async def _fill(self, member: Member, *, background: bool) -> None:
         pool = member.row.pool or ""
         try:
-            await lives.make(self._node, member, self.noticed)
+            await lives.make(self._node, member, self.noticed, background=background)
         except Exception as error:  # noqa: BLE001 - told in the pool's report, and in the log
             self._not_made(pool, error)
             self._drop(member, f"it could not be made: {error}")

@@ -1,0 +1,40 @@
+"""Work that nobody waits for steps back behind what somebody does.
+
+By nice, in two places: the kernel weighs a session's processes together (autogroup, proc(5)) before it compares them
+with another session's, so a nice process in a session of its own would step back behind nobody. Not SCHED_IDLE, nor
+much nicer: a start holds kernel locks that a create or an execution may need, and on a busy host it has to end soon, or
+creates find the pool empty.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+BACKGROUND_NICE = 5
+_AUTOGROUP = "/proc/{pid}/autogroup"
+
+
+def step_back() -> None:
+    """This process, in a session of its own, and what it forks."""
+    os.setsid()
+    os.setpriority(os.PRIO_PROCESS, 0, BACKGROUND_NICE)
+    follow()
+
+
+def follow() -> None:
+    """In a child that has just begun another session: as far back as its nice says. Nice itself is inherited."""
+    _weigh_session(0, os.getpriority(os.PRIO_PROCESS, 0))
+
+
+def restore(pid: int, nice: int) -> None:
+    """A process that was started from one that had stepped back, its threads and its session."""
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        os.setpriority(os.PRIO_PROCESS, int(thread.name), nice)
+    _weigh_session(pid, nice)
+
+
+def _weigh_session(pid: int, nice: int) -> None:
+    with suppress(FileNotFoundError):  # a kernel without autogroups
+        Path(_AUTOGROUP.format(pid=pid or "self")).write_text(str(nice))

@@ -1,0 +1,44 @@
+"""A refill's processes step back, with their sessions, and the machine that they start does not."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from bellglass.node.helper import priority, run
+from bellglass.node.helper.idmap import run_forked
+
+pytestmark = pytest.mark.root
+SHOW = "nice; cat /proc/self/autogroup 2>/dev/null || echo 'nice none'"
+AUTOGROUPS = Path("/proc/self/autogroup").exists()
+
+
+def shown(text):
+    """(nice, the session's nice or None without autogroups)"""
+    nice, _, session = text.partition("\n")
+    word = session.split()[-1]
+    return int(nice), None if word == "none" else int(word)
+
+
+def test_background_steps_back_with_all_that_it_starts():
+    usual = os.getpriority(os.PRIO_PROCESS, 0)
+    assert shown(run.run("sh", "-c", SHOW, timeout_s=10)) == (usual, usual if AUTOGROUPS else None)
+
+    def background():
+        priority.step_back()
+        nice = priority.BACKGROUND_NICE
+        assert shown(run.run("sh", "-c", SHOW, timeout_s=10)) == (nice, nice if AUTOGROUPS else None)
+        started = subprocess.Popen(["sleep", "60"], start_new_session=True)
+        try:
+            assert os.getpriority(os.PRIO_PROCESS, started.pid) == nice
+            priority.restore(started.pid, usual)
+            assert os.getpriority(os.PRIO_PROCESS, started.pid) == usual
+            if AUTOGROUPS:
+                assert Path(f"/proc/{started.pid}/autogroup").read_text().split()[-1] == str(usual)
+        finally:
+            started.kill()
+            started.wait()
+
+    run_forked(background, "a refill")
+    assert os.getpriority(os.PRIO_PROCESS, 0) == usual
