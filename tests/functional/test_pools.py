@@ -302,7 +302,8 @@ def kill(stack, *daemons):
 
     old = pids()
     for name in daemons:
-        os.kill(old[name], signal.SIGKILL)
+        with suppress(ProcessLookupError):  # the helper dies with its node
+            os.kill(old[name], signal.SIGKILL)
     deadline = time.monotonic() + 60
     while any(pids().get(name) in (None, old[name]) for name in daemons):
         assert time.monotonic() < deadline, f"{daemons} do not come back"

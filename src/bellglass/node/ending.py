@@ -149,6 +149,7 @@ async def _free_disk(node: Sandboxes, row: SandboxRow, handle: Handle | None) ->
 
 
 async def _reclaim(node: Sandboxes, row: SandboxRow, handle: Handle | None) -> None:
+    node.pools.ended(row.id)
     if kept.is_kept(row):
         if await node.kept.keep(row):
             return
@@ -158,7 +159,6 @@ async def _reclaim(node: Sandboxes, row: SandboxRow, handle: Handle | None) -> N
     await asyncio.to_thread(inputs.remove, node.inputs_folder(row.id))
     faultpoints.reach("node.end.inputs_removed")
     node.admission.give_back(row.id)
-    node.pools.given_back(row.id)
     if row.reason == TerminationReason.USER:
         await node.forget_logs(row.id)
     faultpoints.reach("node.end.logs_forgotten")

@@ -50,7 +50,7 @@ class Pools:
         """None until the server has said it: until then nothing is made and nothing given up."""
         self._tallies: dict[str, Tally] = {}
         self._claimed: dict[str, str] = {}
-        """Sandboxes that were members and still hold their machine: id to pool."""
+        """Sandboxes that were members and have not ended: id to pool."""
         self._digests: dict[str, str] = {}
         self._folder_mtime_ns = -1
         self._wake = asyncio.Event()
@@ -62,7 +62,7 @@ class Pools:
     async def recover(self, rows: Iterable[SandboxRow], *, rebooted: bool) -> None:
         """What an earlier node left: members that run stay members, half-made and half-ended ones go."""
         for row in self._node.rows():
-            if row.pool is not None and not row.reclaimed:
+            if row.pool is not None and row.state != "ended":
                 self._claimed[row.id] = row.pool
         for row in rows:
             member = Member(row, SandboxSpec.from_json(row.spec), "draining")
@@ -202,8 +202,8 @@ class Pools:
                     tally.pause_until = time.monotonic() + EVICTED_PAUSE_S
                 await asyncio.wait([self._drop(spare[-1], "its room was needed")])
 
-    def given_back(self, sandbox_id: str) -> None:
-        """A sandbox was reclaimed; if it was a member once, there is room below the pool's ceiling."""
+    def ended(self, sandbox_id: str) -> None:
+        """A sandbox's processes are dead; if it was a member once, there is room below the pool's ceiling."""
         if self._claimed.pop(sandbox_id, None) is not None:
             self._wake.set()
 
