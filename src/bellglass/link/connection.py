@@ -142,8 +142,9 @@ class Connection(asyncio.Protocol):
         return stream
 
     def write(self, type: LinkType, stream_id: int, payload: bytes | memoryview = b"", *, flags: int = 0) -> None:
+        """`payload` is not copied, and must stay as it is."""
         if self._transport is not None:
-            self._transport.writelines((HEADER.pack(len(payload), type, 0, flags, stream_id), bytes(payload)))
+            self._transport.writelines((HEADER.pack(len(payload), type, 0, flags, stream_id), payload))
 
     async def drain(self) -> None:
         if not self._unpaused.is_set():
@@ -178,7 +179,7 @@ class Connection(asyncio.Protocol):
         stream = self._streams.get(frame.stream)
         if stream is None:
             return  # it was reset from this side while the frame was under way
-        payload = bytes(frame.payload)
+        payload = frame.payload if isinstance(frame.payload, bytes) else bytes(frame.payload)
         if frame.type == LinkType.DATA:
             stream.on_data(payload)
         elif frame.type == LinkType.WINDOW:

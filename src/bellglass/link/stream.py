@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from bellglass.errors import BellglassError, NodeUnavailable, from_dict
-from bellglass.wire.frames import MAX_DATA, MAX_PAYLOAD, FrameError
+from bellglass.wire.frames import MAX_PAYLOAD, FrameError
 
 if TYPE_CHECKING:
     from bellglass.link.connection import Connection
@@ -100,7 +100,8 @@ class LinkStream:
             self._finish_if_done()
 
     async def send(self, data: bytes | memoryview) -> None:
-        """Body bytes; waits for the window and for the socket. Raises the peer's error once it reset the stream."""
+        """Body bytes, which must stay as they are; waits for the window and for the socket. Raises the peer's error
+        once it reset the stream."""
         view = memoryview(data)
         while view:
             while self._send_window <= 0 and self._error is None:
@@ -109,7 +110,7 @@ class LinkStream:
             await self._connection.drain()
             if self._error is not None:
                 raise self._error
-            piece = view[: min(self._send_window, MAX_DATA)]
+            piece = view[: min(self._send_window, MAX_PAYLOAD)]
             self._send_window -= len(piece)
             self._write(LinkType.DATA, piece)
             view = view[len(piece) :]

@@ -39,32 +39,67 @@ def encode(type: int, stream: int, payload: bytes | memoryview = b"", *, channel
 
 
 class FrameReader:
-    """Bytes in, frames out. Holds at most one unfinished frame (less than 0.3 MiB)."""
+    """Bytes in, frames out, each payload copied once. Holds at most one unfinished frame (less than 0.3 MiB)."""
 
     def __init__(self, max_payload: int = MAX_PAYLOAD) -> None:
-        self._buffer = bytearray()
+        self._begun = bytearray()
         self._max_payload = max_payload
+        self._data = memoryview(b"")
+        self._position = 0
 
     @property
     def pending_bytes(self) -> int:
-        return len(self._buffer)
+        """Of a frame that is not complete."""
+        return len(self._begun)
 
     def feed(self, data: bytes | memoryview) -> Iterator[Frame]:
-        """All frames that are complete with `data`. The iterator must be used up before the next feed."""
-        buffer = self._buffer
-        buffer += data
-        position, end = 0, len(buffer)
-        try:
-            while end - position >= HEADER_SIZE:
-                length, type, channel, flags, stream = HEADER.unpack_from(buffer, position)
-                if length > self._max_payload:
-                    raise FrameError(f"a frame of {length} bytes is over the limit of {self._max_payload}")
-                start = position + HEADER_SIZE
-                if end - start < length:
-                    break
-                position = start + length
-                with memoryview(buffer) as view:
-                    payload = bytes(view[start:position])
-                yield Frame(type, channel, flags, stream, payload)
-        finally:
-            del buffer[:position]
+        """All frames that are complete with `data`. The iterator must be used up before the next feed, and `data` stay
+        as it is until then, or until `keep`."""
+        self._data, self._position = memoryview(data), 0
+        return self._frames()
+
+    def keep(self) -> None:
+        """Take a copy of what the iterator has not come to: the memory that was fed is used again."""
+        self._data, self._position = memoryview(bytes(self._data[self._position :])), 0
+
+    def _frames(self) -> Iterator[Frame]:
+        if self._begun:
+            if (frame := self._finish_begun()) is None:
+                return
+            yield frame
+        while len(self._data) - self._position >= HEADER_SIZE:
+            length, type, channel, flags, stream = HEADER.unpack_from(self._data, self._position)
+            self._check(length)
+            start = self._position + HEADER_SIZE
+            if len(self._data) - start < length:
+                break
+            self._position = start + length
+            yield Frame(type, channel, flags, stream, bytes(self._data[start : self._position]))
+        self._begun += self._data[self._position :]
+        self._data, self._position = memoryview(b""), 0
+
+    def _finish_begun(self) -> Frame | None:
+        """The frame that an earlier feed left unfinished, if it is complete now."""
+        begun = self._begun
+        if not self._take(HEADER_SIZE):
+            return None
+        length, type, channel, flags, stream = HEADER.unpack_from(begun)
+        self._check(length)
+        if not self._take(HEADER_SIZE + length):
+            return None
+        with memoryview(begun) as view:
+            payload = bytes(view[HEADER_SIZE:])
+        begun.clear()
+        return Frame(type, channel, flags, stream, payload)
+
+    def _take(self, size: int) -> bool:
+        """Whether the frame that was begun has `size` bytes, with as many of the new ones as that needs."""
+        if (wanted := size - len(self._begun)) > 0:
+            taken = self._data[self._position : self._position + wanted]
+            self._begun += taken
+            self._position += len(taken)
+        return len(self._begun) >= size
+
+    def _check(self, length: int) -> None:
+        if length > self._max_payload:
+            raise FrameError(f"a frame of {length} bytes is over the limit of {self._max_payload}")

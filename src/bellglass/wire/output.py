@@ -11,7 +11,7 @@ is to be attached again.
 
 from __future__ import annotations
 
-import base64
+import binascii
 import codecs
 import json
 import struct
@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from bellglass.wire.frames import MAX_DATA, FrameError, FrameReader, encode
+from bellglass.wire.frames import HEADER, MAX_DATA, FrameError, FrameReader, encode
 
 FRAMES = "application/x-bellglass-frames"
 NDJSON = "application/x-ndjson"
@@ -53,7 +53,8 @@ class OutputEvent(NamedTuple):
 def encode_event(event: OutputEvent) -> bytes:
     """One event as a frame (two if the data is at the limit: never, since chunks are at most MAX_DATA)."""
     if event.type in STREAM_NAMES:
-        return encode(event.type, 0, b"".join((_OFFSET.pack(event.offset), event.data)))
+        size = _OFFSET.size + len(event.data)
+        return b"".join((HEADER.pack(size, event.type, 0, 0, 0), _OFFSET.pack(event.offset), event.data))
     if event.type is OutputType.KEEPALIVE:
         return encode(event.type, 0)
     raw = json.dumps(event.value, separators=(",", ":"), allow_nan=False).encode()
@@ -126,7 +127,7 @@ class NdjsonEncoder:
         try:
             return b'%b"text":%b}\n' % (head, json.dumps(data.decode("utf-8")).encode())
         except UnicodeDecodeError:
-            return b'%b"b64":"%b"}\n' % (head, base64.b64encode(data))
+            return b"".join((head, b'"b64":"', binascii.b2a_base64(data, newline=False), b'"}\n'))
 
 
 def _incomplete_tail(data: bytes) -> int:

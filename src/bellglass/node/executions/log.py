@@ -253,7 +253,8 @@ class ExecutionLog:
         finally:
             if own is None:
                 os.close(fd)
-        joined: list[bytes] = []
+        view = memoryview(block)
+        joined: list[memoryview] = []
         stream, begin, at = 0, cursor.offset, 0
         while at + _RECORD.size <= len(block):
             kind, length, offset = _RECORD.unpack_from(block, at)
@@ -266,7 +267,7 @@ class ExecutionLog:
                 joined, begin = [], cursor.offset
             if skip < length:
                 stream = kind
-                joined.append(block[at + _RECORD.size + skip : end])
+                joined.append(view[at + _RECORD.size + skip : end])
                 cursor.offset = offset + length
             at = end
             cursor._number, cursor._position = segment.number, position + at
@@ -317,8 +318,8 @@ class ExecutionLog:
         self.total_bytes = end
 
 
-def _chunk(stream: int, offset: int, parts: list[bytes]) -> Chunk:
-    data = parts[0] if len(parts) == 1 else b"".join(parts)
+def _chunk(stream: int, offset: int, parts: list[memoryview]) -> Chunk:
+    data = b"".join(parts)
     return Chunk(stream, offset, data, len(data))
 
 

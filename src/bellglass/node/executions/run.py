@@ -58,6 +58,7 @@ class Run(GuestStream):
         self._readopted = begun
         self._incoming = {STDOUT: Incoming(STDOUT), STDERR: Incoming(STDERR)}
         self._starter = Starter(self._acknowledge)
+        self._ack_due = False
         self._readers = 0
         self._timers: list[asyncio.TimerHandle] = []
         self._final: dict[str, Any] | None = None
@@ -253,11 +254,15 @@ class Run(GuestStream):
                 self._output_unkept(error)
                 return
             self._host.session.budget.earn_bytes(len(new))
-        self._acknowledge()
+        if not self._ack_due:
+            # Once for all frames of this turn: each wakes the agent.
+            self._ack_due = True
+            self._loop.call_soon(self._acknowledge)
 
     def _acknowledge(self) -> None:
         """Only what lies in the log, and only while the reader that may block the program keeps up."""
-        if self._starter.holds_back(self.log.total_bytes):
+        self._ack_due = False
+        if not self.running or self._starter.holds_back(self.log.total_bytes):
             return
         for channel, incoming in self._incoming.items():
             if (offset := incoming.due()) is not None:

@@ -34,7 +34,7 @@ PIECE_BYTES = 256
 SOCKET_BUFFER_BYTES = 1024 * 1024
 _GATHER = 32
 
-# One for all links: what a read brings is copied into the link's own reader before the loop goes on.
+# One for all links: what a turn leaves of it is copied into the link's own reader before the loop goes on.
 _read_buffer = bytearray(READ_BYTES)
 _read_view = memoryview(_read_buffer)
 
@@ -161,6 +161,8 @@ class GuestConnection:
             return
         if self.closed:
             return
+        if self._busy:
+            self._reader.keep()
         pause_s = self._budget.spend(time.thread_time() - began)
         if pause_s or self._busy:
             self._pause_reading()
