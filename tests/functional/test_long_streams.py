@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import Any
 
 import pytest
 
-from bellglass import Sandbox
+from bellglass import ExecResult, Sandbox
 from bellglass.testing.proxy import CuttingProxy
 
 
@@ -15,6 +16,11 @@ from bellglass.testing.proxy import CuttingProxy
 @pytest.mark.timeout(1200)
 def test_twelve_minutes_behind_proxies(stack: Any, new_box: Any) -> None:
     box = new_box(lifetime="30m")
+
+    def wait(url: str, execution_id: str) -> ExecResult:
+        with closing(Sandbox.connect(box.id, api_url=url, api_key=stack.api_key)) as other:
+            return other.execution(execution_id).wait()
+
     chatty = box.start("for i in $(seq 12); do echo $i; sleep 60; done; exit 3")
     silent = box.start("sleep 660; echo end; exit 4")
     with (
@@ -23,15 +29,11 @@ def test_twelve_minutes_behind_proxies(stack: Any, new_box: Any) -> None:
         ThreadPoolExecutor(4) as pool,
     ):
         waits = {
-            (name, url): pool.submit(
-                lambda url, id: Sandbox.connect(box.id, api_url=url, api_key=stack.api_key).execution(id).wait(),
-                url,
-                execution.id,
-            )
+            (name, url): pool.submit(wait, url, execution.id)
             for name, execution in (("chatty", chatty), ("silent", silent))
             for url in (idle.url, old.url)
         }
-        results = {name: wait.result() for name, wait in waits.items()}
+        results = {key: waited.result() for key, waited in waits.items()}
     for (name, _), result in results.items():
         expected = ("".join(f"{n}\n" for n in range(1, 13)), 3) if name == "chatty" else ("end\n", 4)
         assert (result.stdout, result.exit_code) == expected
