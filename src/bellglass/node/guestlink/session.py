@@ -261,7 +261,7 @@ class GuestSession:
                 raise FrameError(f"a PING of {len(frame.payload)} bytes")
             assert self._connection is not None
             self._connection.send(encode(GuestType.PONG, 0, frame.payload))
-        elif frame.type == GuestType.PONG:
+        elif frame.type == GuestType.PONG and self._pong is not None and not self._pong.done():
             self._pong_came(frame.payload)
         elif frame.type == GuestType.HELLO:
             raise FrameError("a second HELLO")
