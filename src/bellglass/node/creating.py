@@ -30,6 +30,8 @@ async def create(
     """See Sandboxes.create."""
     async with node.lock(sandbox_id):
         if (row := node.row_table.get(sandbox_id)) is not None:
+            if row.project_id != project_id:
+                raise Conflict(f"sandbox {sandbox_id} is there already", hint="take another id")
             if row.generation != generation:
                 raise Conflict(f"sandbox {sandbox_id} has generation {row.generation}, not {generation}")
             if row.state != "running":

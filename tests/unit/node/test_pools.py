@@ -153,6 +153,40 @@ def test_no_member_is_promised_twice(run: Any) -> None:
     run(scenario())
 
 
+def test_a_claimed_one_is_not_anothers_by_its_id(run: Any) -> None:
+    async def scenario() -> None:
+        async with bench() as node:
+            await apply(node, pool(1))
+            await ready(node, 1)
+            box = await claim(node)
+            params = {"sandbox_id": box.id, "generation": 1, "spec": node.sandbox_spec(), "inputs": {}}
+            assert (await node.link.call("sandbox.create", params | {"project_id": "pj"}))["started_at"]
+            with pytest.raises(errors.Conflict):
+                await node.link.call("sandbox.create", params | {"project_id": "other"})
+            await drained(node)
+
+    run(scenario())
+
+
+def test_a_refill_steps_back_as_long_as_members_wait(run: Any) -> None:
+    async def scenario() -> None:
+        async with bench(**{"node.pool_refills": 1}) as node:
+            make, specs = node.driver.create, []
+
+            async def create(spec: Any) -> Any:
+                specs.append(spec)
+                return await make(spec)
+
+            node.driver.create = create  # type: ignore[method-assign]
+            await apply(node, pool(3))
+            await ready(node, 3)
+            await node.create()
+            assert [spec.background for spec in specs] == [False, True, True, False]
+            await drained(node)
+
+    run(scenario())
+
+
 def test_the_ceiling_counts_claimed_ones_too(run: Any) -> None:
     async def scenario() -> None:
         async with bench() as node:

@@ -75,19 +75,19 @@ async def take_over(node: Sandboxes, member: Member, on_end: OnEnd) -> None:
 
 
 async def end(node: Sandboxes, member: Member) -> None:
-    """Nothing of it is left when this returns, the journal's row included."""
+    """`give_back`, again until it works."""
+    await ending.until_done(f"giving back member {member.id}", lambda: give_back(node, member))
+
+
+async def give_back(node: Sandboxes, member: Member) -> None:
+    """Nothing of it is left when this returns, the journal's row included. Can be repeated after a failure."""
     row = member.row = replace(member.row, state="draining")
-    live = member.live
-
-    async def give_back() -> None:
-        await node.journal.put(row)
-        if live is not None:
-            await live.close(NotFound(f"no sandbox {row.id!r}", details={"field": "id"}))
-            await live.handle.destroy()
-            await live.handle.reclaim()
-        else:
-            await node.driver.reclaim_leftovers(row.id)
-        await node.journal.forget([row.id])
-
-    await ending.until_done(f"giving back member {row.id}", give_back)
+    await node.journal.put(row)
+    if (live := member.live) is not None:
+        await live.close(NotFound(f"no sandbox {row.id!r}", details={"field": "id"}))
+        await live.handle.destroy()
+        await live.handle.reclaim()
+    else:
+        await node.driver.reclaim_leftovers(row.id)
+    await node.journal.forget([row.id])
     node.admission.give_back(row.id)

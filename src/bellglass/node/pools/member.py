@@ -19,7 +19,7 @@ moment ago; it has inputs, which are mounted at a machine's start; the one it wa
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """`state`: `filling`, `ready`, `taken` (promised to a create), or `draining`."""
+    """`state`: `filling`, `ready`, `taken` (promised to a create), `claiming`, `claimed`, or `draining`."""
 
     row: SandboxRow
     spec: SandboxSpec

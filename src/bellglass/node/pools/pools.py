@@ -150,20 +150,25 @@ class Pools:
         self, sandbox_id: str, project_id: str, spec: SandboxSpec, *, has_inputs: bool
     ) -> SandboxRow | None:
         """The member as a sandbox that runs, or None when there is none of that id (any more): then nothing of it is
-        left, and a machine can be started under the same id. Called under the id's lock."""
+        left, and a machine can be started under the same id. Called under the id's lock. Raises what a driver raises
+        where a member that can't be claimed can't be given back either."""
         member = self.members.get(sandbox_id)
         if member is None:
             return None
         pool, live = member.row.pool or "", member.live
         fits = member.state in ("taken", "ready") and same_machine(member.spec, spec) and not has_inputs
+        member.leave("claiming")  # no promise lapses any more, and nobody else drops it
         # Asked, not believed: a machine may have died a moment ago.
         if not fits or live is None or not await live.session.answers(asyncio.get_running_loop().time() + ANSWER_S):
             self._missed(pool, "died")
-            member.leave("draining")
-            await lives.end(self._node, member)
+            try:
+                await lives.give_back(self._node, member)
+            except Exception:
+                self._drop(member, "it could not be claimed")  # again, until it works
+                raise
             self._gone(member)
             return None
-        # Before the first await, so that a machine that dies from here on is the sandbox's to end, not the pool's.
+        # A machine that dies from here on is the sandbox's to end, not the pool's.
         member.leave("claimed")
         try:
             row = replace(member.row, project_id=project_id, spec=spec.to_json())
