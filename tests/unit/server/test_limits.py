@@ -15,6 +15,7 @@ from bellglass.errors import NoCapacity
 from bellglass.server.db import migrate
 from bellglass.server.db.engine import open_engine
 from bellglass.server.limits import store
+from bellglass.server.sandboxes import store as sandboxes
 
 DEFAULT = 3
 
@@ -160,13 +161,39 @@ def test_a_change_is_told_in_the_outbox(small: Harness) -> None:
     assert rows == [('{"sandboxes": 7}',)]
 
 
-def test_counting_reads_live_rows_only(tmp_path: Path) -> None:
-    """A project's ended sandboxes stay for days, and every create counts."""
+def test_refused_creates_leave_the_pool_to_others(small: Harness) -> None:
+    api, other = small.project("greedy"), small.project("modest")
+    assert small.admin.put("/v1/pools/base", json={"size": 1}).status_code == 200
+    try:
+        before = small.peer.count("pool.take")
+        made = [create(api, name=f"n{number}") for number in range(DEFAULT)]
+        assert [answer.status_code for answer in made] == [201] * DEFAULT
+        assert small.peer.count("pool.take") == before + DEFAULT
+        for _ in range(5):
+            error_of(create(api), 429)
+            error_of(create(api, name="n0"), 409)
+            assert create(api, name="n0", get_or_create=True).status_code == 200
+        assert small.peer.count("pool.take") == before + DEFAULT, "none was taken for what is not made"
+        assert create(other).status_code == 201
+        assert small.peer.count("pool.take") == before + DEFAULT + 1
+    finally:
+        small.admin.delete("/v1/pools/base")
+
+
+@pytest.mark.parametrize(
+    ("query", "parameters", "index"),
+    [
+        (store.USED, ("p",), "ix_sandboxes_live (project_id=?)"),
+        (sandboxes.FIND_LIVE_NAME, ("p", "n"), "uq_sandboxes_live_name (project_id=? AND name=?)"),
+    ],
+)
+def test_a_create_reads_live_rows_only(tmp_path: Path, query: Any, parameters: tuple[str, ...], index: str) -> None:
+    """A project's ended sandboxes stay for days, and every create counts and looks for its name."""
     path = tmp_path / "plan.db"
     migrate.upgrade(path)
     engine = open_engine(path)
     with engine.connect() as connection:
-        query = str(store.USED.compile(engine))
-        plan = [str(row[3]) for row in connection.exec_driver_sql("explain query plan " + query, ("p",))]
+        explain = "explain query plan " + str(query.compile(engine))
+        plan = [str(row[3]) for row in connection.exec_driver_sql(explain, parameters)]
     engine.dispose()
-    assert len(plan) == 1 and "INDEX ix_sandboxes_live (project_id=?)" in plan[0], plan
+    assert len(plan) == 1 and f"INDEX {index}" in plan[0], plan

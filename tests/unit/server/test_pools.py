@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx2
@@ -102,13 +103,22 @@ def test_a_create_takes_a_member(harness: Harness, admin: httpx2.Client, api: ht
 def test_a_member_that_is_not_used_is_given_back(harness: Harness, admin: httpx2.Client, api: httpx2.Client) -> None:
     admin.put("/v1/pools/base", json={"size": 1})
     harness.peer.members.clear()
-    held = make(api, name="held")
     one, two, three, four = (new_sandbox_id() for _ in range(4))
     harness.peer.members, harness.peer.released = [one, two, three], []
-    error_of(api.post("/v1/sandboxes", json={"name": "held"}), 409, "conflict")
-    found = api.post("/v1/sandboxes", json={"name": "held", "get_or_create": True})
-    assert found.status_code == 200 and found.json()["id"] == held["id"]
-    assert harness.peer.released == [(one, False), (two, False)]
+    # All three see no sandbox of that name before one of them has made it.
+    release, before = harness.hold("pool.take"), harness.peer.count("pool.take")
+    with ThreadPoolExecutor(3) as pool:
+        bodies = [{"name": "held"}, {"name": "held", "get_or_create": True}, {"name": "held", "get_or_create": True}]
+        waiting = [pool.submit(api.post, "/v1/sandboxes", json=body) for body in bodies]
+        harness.until(lambda: harness.peer.count("pool.take") == before + 3)
+        release()
+        answers = [done.result(10) for done in waiting]
+    made = [answer.json()["id"] for answer in answers if answer.status_code == 201]
+    assert len(made) == 1 and made[0] in (one, two, three)
+    assert sorted(answer.status_code for answer in answers) in ([200, 200, 201], [200, 201, 409])
+    given_back = sorted(harness.peer.released)
+    assert given_back == sorted((member, False) for member in (one, two, three) if member not in made)
+    harness.peer.members = [new_sandbox_id()]
     # The node has made nothing of it: the same id may come again.
     harness.peer.fail["sandbox.create"] = NoCapacity("full", details={"resource": "memory"})
     error_of(api.post("/v1/sandboxes", json={}), 503, "no_capacity")

@@ -34,6 +34,7 @@ Sequence = BigInteger().with_variant(Integer, "sqlite")
 TIME = String(32)
 
 LIVE_ROWS = text("state IN ('creating', 'running', 'stopping')")
+NAMED_ROWS = text("name IS NOT NULL AND state IN ('creating', 'running')")
 """As text, also in queries: SQLite uses a partial index only where it sees the very condition."""
 
 projects = Table(
@@ -111,8 +112,8 @@ sandboxes = Table(
         "project_id",
         "name",
         unique=True,
-        sqlite_where=text("name IS NOT NULL AND state IN ('creating', 'running')"),
-        postgresql_where=text("name IS NOT NULL AND state IN ('creating', 'running')"),
+        sqlite_where=NAMED_ROWS,
+        postgresql_where=NAMED_ROWS,
     ),
 )
 

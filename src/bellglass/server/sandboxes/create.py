@@ -133,7 +133,9 @@ class Creator:
         if all(template.name != body.template for template in info.templates):
             info = await self._cluster.info(fresh=True)  # it may have been built a moment ago
         settled = settle(body, info, self._max_cpus)
-        taken = await self._pools.take(settled.spec, has_inputs=bool(body.inputs))
+        taken = None
+        if self._adds_one(project_id, body):
+            taken = await self._pools.take(settled.spec, has_inputs=bool(body.inputs))
         sandbox = _new(taken or sandbox_id, body, settled, info)
         if taken is not None:
             self._by_sandbox[taken] = task = self._by_sandbox[sandbox_id]
@@ -168,6 +170,14 @@ class Creator:
             return await self._found(project_id, found, key)
         faultpoints.reach("server.create.row_written")
         return await self._start(project_id, sandbox, settled, body, key, request_id)
+
+    def _adds_one(self, project_id: str, body: CreateSandbox) -> bool:
+        """Whether the insert is going to add a row, as far as one can see before it: only then a machine is taken out
+        of a pool, or refused creates would keep it from everybody else. Raises LimitExceeded."""
+        if body.name and self._reader.inline(store.find_live_name, project_id, body.name) is not None:
+            return False
+        self._reader.inline(limits.check_room, project_id, self._max_sandboxes)
+        return True
 
     async def _start(
         self,

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Row, Select, and_, bindparam, delete, insert,
 
 from bellglass.ids import SANDBOX_ID
 from bellglass.model import Sandbox, State, now
-from bellglass.server.db.tables import idempotency_keys, sandbox_labels, sandboxes
+from bellglass.server.db.tables import NAMED_ROWS, idempotency_keys, sandbox_labels, sandboxes
 from bellglass.server.outbox import store as outbox
 
 LIVE = (State.CREATING, State.RUNNING, State.STOPPING)
@@ -37,6 +37,10 @@ _ACCESS = select(
     sandboxes.c.deleted_at,
 ).where(_OF_PROJECT)
 _FIND = _SELECT.where(_OF_PROJECT, sandboxes.c.deleted_at.is_(None))
+
+FIND_LIVE_NAME = _SELECT.where(
+    sandboxes.c.project_id == bindparam("project"), sandboxes.c.name == bindparam("name"), NAMED_ROWS
+)
 
 
 class Filters(NamedTuple):
@@ -73,12 +77,7 @@ def is_known(connection: Connection, sandbox_id: str) -> bool:
 
 
 def find_live_name(connection: Connection, project_id: str, name: str) -> Sandbox | None:
-    query = _SELECT.where(
-        sandboxes.c.project_id == project_id,
-        sandboxes.c.name == name,
-        sandboxes.c.state.in_((State.CREATING, State.RUNNING)),
-    )
-    row = connection.execute(query).first()
+    row = connection.execute(FIND_LIVE_NAME, {"project": project_id, "name": name}).first()
     return to_record(row) if row is not None else None
 
 
