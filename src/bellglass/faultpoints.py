@@ -61,6 +61,12 @@ POINTS = {
     "node.end.inputs_removed": "inputs are gone, logs are there",
     "node.end.logs_forgotten": "all is given back, the journal does not say so",
     "node.end.recorded": "the journal says `reclaimed`",
+    # --- node: members of pools
+    "node.pool.journaled": "a member's intent is in the journal",
+    "node.pool.machine_made": "a member's machine runs, the journal says `filling`",
+    "node.pool.confirmed": "the journal says `pooled`, nobody may claim it yet",
+    "node.pool.draining": "the journal says that a member goes, its machine runs",
+    "node.pool.given_back": "a member's machine is given back, the journal says `draining`",
     # --- node: small ones
     "node.update.journaled": "new clocks are in the journal, the old ones run",
     "node.journal.acknowledged": "events that the server has taken in are dropped",

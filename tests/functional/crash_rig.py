@@ -68,9 +68,9 @@ class Rig:
         json = answer.headers.get("content-type", "").startswith("application/json") and answer.content
         return Answer(answer.status_code, answer.json() if json else answer.content)
 
-    def insist(self, method: str, path: str, **options: Any) -> Answer:
+    def insist(self, method: str, path: str, *, seconds: float = SETTLED_S, **options: Any) -> Answer:
         """As a careful client does: again for as long as the answer says that this can help."""
-        deadline = time.monotonic() + SETTLED_S
+        deadline = time.monotonic() + seconds
         while True:
             answer = self.call(method, path, **options)
             final = answer.status and (answer.status < 400 or not answer.body["error"]["retryable"])
@@ -131,6 +131,7 @@ class Rig:
         api = {row["id"]: row["state"] for row in answer.body["items"]}
         try:
             listed = ask_node(self.stack.data, "sandbox.list")["sandboxes"]
+            granted = ask_node(self.stack.data, "node.info")["capacity"]["sandboxes"]
         except BellglassError as error:
             return str(error)
         node = {row["sandbox_id"]: row["state"] for row in listed if row["state"] != "ended"}
@@ -147,8 +148,8 @@ class Rig:
         if set(api.values()) != {"running"} or api != node:
             return str(seen)
         inputs = {path.name for path in data.inputs_dir.iterdir()}
-        alike = all(set(names) == set(api) for names in seen.values()) and inputs <= set(api)
-        return None if alike else f"{seen}, inputs {inputs}"
+        alike = all(set(names) == set(api) for names in seen.values()) and inputs <= set(api) and granted == len(api)
+        return None if alike else f"{seen}, inputs {inputs}, {granted} granted"
 
     # --- after a death -----------------------------------------------------------------------------------
 

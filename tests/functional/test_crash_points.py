@@ -174,6 +174,30 @@ def undo(rig: Rig, point: str, victim: str) -> None:
     create(rig, point, victim)
 
 
+def pool(rig: Rig, point: str, victim: str) -> None:
+    """Members that are made or given up while everything dies: the pool becomes full, and goes without a trace."""
+    path, headers = "/v1/pools/base", {"Authorization": f"Bearer {rig.stack.admin_key}"}
+    wanted = {"size": 1, "cpus": 1, "memory": "256MiB", "disk": "256MiB"}
+    makes = point in ("node.pool.journaled", "node.pool.machine_made", "node.pool.confirmed")
+    if makes:
+        rig.arm(point, victim)
+    assert rig.insist("PUT", path, json=wanted, headers=headers).status == 200
+    if makes:
+        rig.settled()
+
+    def full() -> bool:
+        status = rig.call("GET", path, headers=headers).body.get("status") or {}
+        return status.get("ready") == 1 and not status["filling"] and not status["draining"]
+
+    wait_until(full, 30, "the pool does not become full")
+    if not makes:
+        rig.arm(point, victim)
+    assert rig.insist("DELETE", path, headers=headers).status in (204, 404)
+    if not makes:
+        rig.settled()
+    rig.agreed()
+
+
 def recover(rig: Rig, point: str, victim: str) -> None:
     """A second death, in the recovery from the first."""
     if point == "node.recover.undone":
@@ -196,6 +220,7 @@ OPERATIONS = {
     "server.body": [write],
     "node.create": [create],
     "node.undo": [undo],
+    "node.pool": [pool],
     "node.lifetime": [lifetime],
     "node.end": [delete, lifetime],
     # From here on it is the same for every reason.

@@ -18,7 +18,9 @@ from bellglass.supervise.control import read_record
 from tests.functional.crash_rig import SMALL, Rig, new_name, rig, wait_until
 
 KILLS = 50
-LONGEST_PAUSE_S = 0.4
+LONGEST_PAUSE_S = 0.3
+PATIENCE_S = 240.0
+"""On a busy machine a daemon may be killed again before a client's turn comes."""
 DAEMONS = ("server", "node", "helper")
 SUPERVISOR_KILLS = (17, 38)
 """At these all die, the supervisor too, and `bellglass up` has to find its way."""
@@ -49,7 +51,7 @@ class Clients:
     def stop(self) -> None:
         self._stop.set()
         for thread in self._threads:
-            thread.join(120)
+            thread.join(PATIENCE_S)
             assert not thread.is_alive(), "a client hangs"
         if self.failure is not None:
             raise self.failure
@@ -99,11 +101,13 @@ class Clients:
         """A sandbox's whole life, by a client that asks again until it knows."""
         while not self._stop.is_set():
             body = {"template": "base", "name": new_name(), **SMALL}
-            made = self.rig.insist("POST", "/v1/sandboxes", json=body, headers={"Idempotency-Key": new_name()})
+            key = {"Idempotency-Key": new_name()}
+            made = self.rig.insist("POST", "/v1/sandboxes", json=body, headers=key, seconds=PATIENCE_S)
             if made.status != 201:  # it could not be; then its row says so, and nothing else of it is left
                 assert made.body["error"]["code"] in ("sandbox_failed", "internal"), made
                 continue
-            assert self.rig.insist("DELETE", f"/v1/sandboxes/{made.body['id']}").status == 204
+            where = f"/v1/sandboxes/{made.body['id']}"
+            assert self.rig.insist("DELETE", where, seconds=PATIENCE_S).status == 204
             self.lives += 1
 
     # --- afterwards --------------------------------------------------------------------------------------

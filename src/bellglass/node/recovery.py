@@ -88,6 +88,7 @@ async def _undo_create(node: Sandboxes, row: SandboxRow, lock: asyncio.Lock) -> 
         await node.driver.reclaim_leftovers(row.id)
         await asyncio.to_thread(inputs.remove, node.inputs_folder(row.id))
         await node.forget_logs(row.id)
+        node.admission.give_back(row.id)
         faultpoints.reach("node.recover.undone")
         await node.journal.forget([row.id])
         return

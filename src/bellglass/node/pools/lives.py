@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from bellglass import ids
+from bellglass import faultpoints, ids
 from bellglass.errors import NotFound
 from bellglass.model import SandboxSpec, TerminationReason
 from bellglass.node import creating, ending, templates
@@ -43,9 +43,11 @@ async def make(node: Sandboxes, member: Member, on_end: OnEnd, *, background: bo
     """Until its agent has said HELLO; then it is `ready`. Raises what a create raises: then `end` it."""
     spec, row = member.spec, member.row
     await node.journal.put(row)
+    faultpoints.reach("node.pool.journaled")
     assert member.template is not None
     machine = creating.machine_spec(row, spec, member.template, has_inputs=False, background=background)
     handle = await node.driver.create(machine)
+    faultpoints.reach("node.pool.machine_made")
     live = member.live = node.make_live(row, spec, handle, on_end=on_end)
     live.start()
     await creating.first_hello(live)
@@ -57,6 +59,7 @@ async def make(node: Sandboxes, member: Member, on_end: OnEnd, *, background: bo
         driver_state=handle.state(),
     )
     await node.journal.put(row)
+    faultpoints.reach("node.pool.confirmed")
     member.row = row
     member.leave("ready")
     live.watch_machine()
@@ -83,11 +86,13 @@ async def give_back(node: Sandboxes, member: Member) -> None:
     """Nothing of it is left when this returns, the journal's row included. Can be repeated after a failure."""
     row = member.row = replace(member.row, state="draining")
     await node.journal.put(row)
+    faultpoints.reach("node.pool.draining")
     if (live := member.live) is not None:
         await live.close(NotFound(f"no sandbox {row.id!r}", details={"field": "id"}))
         await live.handle.destroy()
         await live.handle.reclaim()
     else:
         await node.driver.reclaim_leftovers(row.id)
+    faultpoints.reach("node.pool.given_back")
     await node.journal.forget([row.id])
     node.admission.give_back(row.id)
