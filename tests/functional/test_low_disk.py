@@ -20,6 +20,12 @@ from bellglass.node.helper import cgroup
 from tests.functional.full_disk import MARK_BYTES, MIB, SmallDisk, small_disk, wait_until
 
 COUNTER = "i=0; while :; do i=$((i+1)); echo $i; sleep 0.02; done"
+ONE_WRITE = """
+import mmap, os
+descriptor = os.open("one", os.O_CREAT | os.O_WRONLY | {flags})
+os.write(descriptor, mmap.mmap(-1, 1 << 30, prot=mmap.PROT_READ))
+"""
+"""A gibibyte that takes no memory, in one system call."""
 HOG = "head -c 400M /dev/urandom | tee big | sha256sum && sync big"
 
 
@@ -68,7 +74,7 @@ def test_executions_freeze_before_the_disk_is_full_and_thaw_by_themselves(
     writer = disk.stack.sandbox(memory="512MiB", disk="2GiB", cpus=1, lifetime="15m")
     with writer:
         hog = writer.start(HOG)
-        disk.wait_low(True)
+        wait_low_for_good(disk, writer)
         frozen_at = wait_for_silence(counter)
         assert frozen_at > 0 and hog.status().state == "running"
 
@@ -89,7 +95,6 @@ def test_executions_freeze_before_the_disk_is_full_and_thaw_by_themselves(
         assert "executions are frozen" in shown
         assert timed.wait().timed_out, "the clock goes on while it stands still, and a frozen tree can be killed"
 
-        sync_disk_of(disk, writer)
         assert disk.free() > MARK_BYTES // 2, "what the guest had written is on the disk, and the disk is not full"
         assert stdout_bytes(counter) == frozen_at
 
@@ -128,6 +133,30 @@ def test_a_sandbox_can_be_deleted_while_it_is_frozen_and_that_makes_room(disk: S
     counter.wait()
 
 
+@pytest.mark.parametrize("direct", [False, True], ids=["through the page cache", "directly"])
+def test_one_endless_write_is_killed_and_breaks_nobody(disk: SmallDisk, keeper: Any, direct: bool) -> None:
+    """Freezing does not interrupt a system call. What goes past the page cache can't even be killed before its end, and
+    takes the last block: the neighbours' disks must bear that."""
+    counter = keeper.start(COUNTER)
+    writer = disk.stack.sandbox(memory="512MiB", disk="2GiB", cpus=1, lifetime="15m")
+    with writer:
+        write = writer.start(["python3", "-c", ONE_WRITE.format(flags="os.O_DIRECT" if direct else "0")])
+        disk.wait_low(True)
+        result = write.wait()
+        assert (result.exit_code, result.signal) == (137, "SIGKILL"), result
+        assert direct or disk.free() > 0
+        assert counter.status().state == "running"
+        assert keeper.files.exists("kept")
+        keeper.files.remove("new")
+    disk.wait_low(False)
+    before = stdout_bytes(counter)
+    wait_until(lambda: stdout_bytes(counter) > before, 10, "the counter does not go on")
+    counter.kill()
+    counter.wait()
+    keeper.files.write_text("new", "the disk is whole")
+    assert keeper.exec("echo whole > kept2; sync kept2; cat kept2").stdout == "whole\n"
+
+
 def test_a_node_that_starts_anew_thaws_what_another_froze(disk: SmallDisk, keeper: Any) -> None:
     counter = keeper.start(COUNTER)
     disk.fill()
@@ -160,6 +189,19 @@ def wait_for_silence(execution: Any) -> int:
 
     wait_until(silent, 20, "it goes on and on")
     return said[-1]
+
+
+def wait_low_for_good(disk: SmallDisk, writer: Any) -> None:
+    """What is on the way to the disk counts as gone, a part of it twice while it goes: until all of it is there, it may
+    thaw once more."""
+    deadline = time.monotonic() + 60
+    while True:
+        disk.wait_low(True)
+        sync_disk_of(disk, writer)
+        time.sleep(1)
+        if disk.info()["low"]:
+            return
+        assert time.monotonic() < deadline, "it goes to and fro"
 
 
 def sync_disk_of(disk: SmallDisk, box: Any) -> None:

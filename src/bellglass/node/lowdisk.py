@@ -147,7 +147,8 @@ class LowDisk:
             self._pause_s = min(self._pause_s * 2, FROZEN_PAUSE_S)
         else:
             self._pause_s = min(max((self._free - self._mark) / RATE_BYTES_S, LEAST_PAUSE_S), MOST_PAUSE_S)
-            self._ballast.fill()
+            if self._free >= self._enough + self._ballast.size_bytes:
+                self._ballast.fill()
         self._pause_s = max(self._pause_s, (time.monotonic() - began) / BUSY_PART)
 
     def _unwritten(self, free: int) -> int:
