@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+import errno
 import shutil
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from bellglass.ballast import disk_full
 from bellglass.errors import InvalidRequest, TooLarge
 from bellglass.model import MAX_INPUTS_BYTES
 
@@ -33,7 +35,17 @@ def read(inputs: Mapping[str, Any]) -> dict[str, bytes]:
 
 
 def write(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Folders 0755, files 0444, so that every user of the sandbox can read them. `folder` must not exist yet."""
+    """Folders 0755, files 0444, so that every user of the sandbox can read them. `folder` must not exist yet. Raises
+    NoCapacity where the host's disk has no room; then a part of them may be there."""
+    try:
+        _write(folder, files)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise disk_full() from error
+
+
+def _write(folder: Path, files: Mapping[str, bytes]) -> None:
     folder.mkdir(mode=0o755, parents=True)
     folder.chmod(0o755)
     for name, data in files.items():

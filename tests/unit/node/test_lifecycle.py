@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import time
@@ -380,6 +381,27 @@ def test_inputs_stay_in_their_folder(run, name) -> None:
             with pytest.raises(errors.InvalidRequest):
                 await node.create(sandbox_id=sandbox_id, inputs={name: {"text": "x"}})
             assert nothing_left(node, sandbox_id)
+
+    run(scenario())
+
+
+def test_inputs_that_find_no_room_leave_nothing(run, monkeypatch) -> None:
+    async def scenario() -> None:
+        async with bench() as node:
+            write = Path.write_bytes
+
+            def full(path: Path, data: bytes) -> int:
+                if path.name == "second":
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                return write(path, data)
+
+            monkeypatch.setattr(Path, "write_bytes", full)
+            sandbox_id = ids.new_sandbox_id()
+            with pytest.raises(errors.NoCapacity) as caught:
+                await node.create(sandbox_id=sandbox_id, inputs={"first": {"text": "x"}, "second": {"text": "x"}})
+            assert caught.value.details["resource"] == "disk"
+            assert nothing_left(node, sandbox_id)
+            await node.create(inputs={"first": {"text": "x"}})
 
     run(scenario())
 
