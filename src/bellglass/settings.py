@@ -69,6 +69,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("server.listen", _string, "127.0.0.1", "address that the API listens on; loopback unless told"),
     Setting("server.port", _count, 7300, "port of the API; 0 takes a free one"),
     Setting("server.retention", parse_duration, 7 * 86400.0, "how long an ended sandbox stays readable"),
+    Setting("server.quarantine", parse_duration, 86400.0, "how long a sandbox that the database does not know is kept"),
     Setting("server.max_body", parse_size, 2**20, "most bytes of a JSON body"),
     Setting("server.max_create_body", parse_size, 16 * 2**20, "most bytes of a create's body (it holds inputs)"),
     Setting("server.max_file", parse_size, 64 * 2**30, "most bytes of one file or archive moved by the API"),

@@ -42,6 +42,7 @@ NOUNS: dict[str, Noun] = {
     "keys": Noun("bellglass.cli.keys:app", "API keys: create, ls, rm."),
     "limits": Noun("bellglass.cli.limits:app", "Limits of projects: show, set."),
     "pools": Noun("bellglass.cli.pools:app", "Warm pools: set, ls, rm."),
+    "quarantine": Noun("bellglass.cli.quarantine:app", "Sandboxes that the database does not know: ls, adopt, rm."),
     "templates": Noun("bellglass.cli.templates:app", "Templates: ls."),
 }
 ENDS_IN_COMMAND = ("run", "exec")

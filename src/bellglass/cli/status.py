@@ -60,6 +60,11 @@ def _show(found: dict[str, Any]) -> None:
         room.add_row(name, total, reserve, f"{resource['overcommit']:g}", committed, free)
     console.print(room)
     console.print(f"sandboxes: {found['counts']['sandboxes']}; {format_size(capacity['disk_free_bytes'])} of disk free")
+    if found["quarantined"]:
+        console.print(
+            f"{found['quarantined']} sandboxes are in quarantine, since the database does not know them: "
+            "bellglass quarantine ls"
+        )
     if (disk := found["disk"])["low"]:
         console.print(
             f"the disk is nearly full since {disk['since']}: executions are frozen, and nothing new is started or "

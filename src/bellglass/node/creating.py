@@ -25,7 +25,13 @@ log = logging.getLogger("bellglass.sandboxes")
 
 
 async def create(
-    node: Sandboxes, sandbox_id: str, generation: int, project_id: str, spec: SandboxSpec, files: dict[str, bytes]
+    node: Sandboxes,
+    sandbox_id: str,
+    generation: int,
+    project_id: str,
+    spec: SandboxSpec,
+    files: dict[str, bytes],
+    about: dict[str, Any],
 ) -> SandboxRow:
     """See Sandboxes.create."""
     async with node.lock(sandbox_id):
@@ -37,7 +43,7 @@ async def create(
             if row.state != "running":
                 raise sandboxes.gone(row)
             return row
-        if (row := await node.pools.claim(sandbox_id, project_id, spec, has_inputs=bool(files))) is not None:
+        if (row := await node.pools.claim(sandbox_id, project_id, spec, about, has_inputs=bool(files))) is not None:
             return row
         template = node.templates.find(spec.template, spec.template_digest)
         share = await node.pools.grant(sandbox_id, spec)
@@ -48,6 +54,7 @@ async def create(
             spec=spec.to_json(),
             driver=node.driver.name,
             state="creating",
+            about=about,
             cpu_ids=share.cpu_ids,
             shell=templates.shell_of(template),
         )

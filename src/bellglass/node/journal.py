@@ -13,7 +13,7 @@ import sqlite3
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -58,6 +58,10 @@ class SandboxRow:
     reclaimed: bool = False
     disk_kept: bool = False
     """The disk outlives the machine, and is all that is left of it: see kept.py."""
+    about: dict[str, Any] = field(default_factory=dict)
+    """What the server's own row said at the create; nothing to the node, but a restored database may have lost it."""
+    quarantined_at_unix: float | None = None
+    """See quarantine.py."""
     cpu_ids: tuple[int, ...] = ()
     shell: str = "/bin/sh"
     """What runs a command given as one string."""

@@ -100,6 +100,11 @@ class LiveSandbox:
         self._lifetime_due()
         self._idle_due()
 
+    def stop_clocks(self) -> None:
+        """Until they are set again."""
+        self._cancel(self._lifetime_timer, self._idle_timer)
+        self._lifetime_timer = self._idle_timer = None
+
     async def suspend(self) -> None:
         """The node stops; the machine and what runs in it go on."""
         self.executions.suspend()

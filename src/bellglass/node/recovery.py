@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bellglass import faultpoints
 from bellglass.model import SandboxSpec, TerminationReason
-from bellglass.node import ending, inputs
+from bellglass.node import ending, inputs, quarantine
 from bellglass.node.drivers.base import Handle
 from bellglass.node.executions import record
 from bellglass.node.journal import POOL_STATES, SandboxRow
@@ -108,6 +108,9 @@ async def _take_over(node: Sandboxes, row: SandboxRow, handle: Handle) -> None:
     node.live_table[row.id] = live
     live.start()
     live.watch_machine()
+    if row.quarantined_at_unix is not None:
+        await quarantine.stand_still(live)
+        return
     assert row.expires_at_unix is not None
     live.set_clocks(expires_at_unix=row.expires_at_unix, idle_timeout_s=row.idle_timeout_s)
     faultpoints.reach("node.recover.taken_over")

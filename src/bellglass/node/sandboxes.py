@@ -99,6 +99,8 @@ class Sandboxes:
         """Raises NotFound, SandboxGone, or Conflict for one that is just being made."""
         live = self.live_table.get(sandbox_id)
         if live is not None and live.generation == generation:
+            if self.row_table[sandbox_id].quarantined_at_unix is not None:
+                raise Conflict(f"sandbox {sandbox_id} is in quarantine", hint="`bellglass quarantine ls` shows it")
             return live
         row = self.row(sandbox_id, generation)
         if row.state in ("ending", "ended"):
@@ -125,11 +127,17 @@ class Sandboxes:
     # --- changing ---------------------------------------------------------------------------------------
 
     async def create(
-        self, sandbox_id: str, generation: int, project_id: str, spec: SandboxSpec, files: dict[str, bytes]
+        self,
+        sandbox_id: str,
+        generation: int,
+        project_id: str,
+        spec: SandboxSpec,
+        files: dict[str, bytes],
+        about: dict[str, Any] | None = None,
     ) -> SandboxRow:
         """Returns when the agent has said HELLO. Repeating it answers the same sandbox. Raises NotFound (template),
         NoCapacity, SandboxFailed, SandboxGone (it ended), Conflict (another generation)."""
-        work = creating.create(self, sandbox_id, generation, project_id, spec, files)
+        work = creating.create(self, sandbox_id, generation, project_id, spec, files, about or {})
         return await asyncio.shield(self.spawn(work, f"create:{sandbox_id}"))
 
     async def delete(self, sandbox_id: str, generation: int) -> str | None:

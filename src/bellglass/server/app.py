@@ -33,6 +33,8 @@ from bellglass.server.limits.routes import routes as limit_routes
 from bellglass.server.limits.service import Limits
 from bellglass.server.pools.routes import routes as pool_routes
 from bellglass.server.pools.service import Pools
+from bellglass.server.quarantine.routes import routes as quarantine_routes
+from bellglass.server.quarantine.service import Quarantine
 from bellglass.server.sandboxes.create import Creator
 from bellglass.server.sandboxes.delete import Deleter
 from bellglass.server.sandboxes.loop import Forgetter, Reconciler
@@ -45,7 +47,7 @@ from bellglass.settings import Settings
 
 FEATURES = (
     sandbox_routes, execution_routes, file_routes, folder_routes, template_routes, pool_routes, key_routes,
-    limit_routes, system_routes,
+    limit_routes, system_routes, quarantine_routes,
 )  # fmt: skip
 
 FILL_EVERY_S = 10.0
@@ -110,7 +112,12 @@ class Application:
         await pools.load()
         creator = Creator(reader, writer, cluster, pools, max_cpus, self._settings["server.max_sandboxes"])
         deleter = Deleter(reader, writer, cluster, creator)
-        reconciler = Reconciler(reader, writer, cluster, creator, deleter)
+        quarantine = Quarantine(
+            *(reader, writer, cluster),
+            kept_s=self._settings["server.quarantine"],
+            retention_s=self._settings["server.retention"],
+        )
+        reconciler = Reconciler(reader, writer, cluster, creator, deleter, quarantine)
         journal = Journal(cluster, writer)
         forgetter = Forgetter(
             writer, self._settings["server.retention"], self._settings["server.idempotency_retention"]
@@ -135,6 +142,7 @@ class Application:
             deleter=deleter,
             executions=Executions(reader, cluster, self._settings["server.keepalive"]),
             files=Files(reader, cluster),
+            quarantine=quarantine,
             pools=pools,
         )
 

@@ -18,6 +18,7 @@ from bellglass.server.http.context import context_of
 from bellglass.server.keys.service import Keys
 from bellglass.server.limits.service import Limits
 from bellglass.server.pools.service import Pools
+from bellglass.server.quarantine.service import Quarantine
 from bellglass.server.sandboxes.create import Creator
 from bellglass.server.sandboxes.delete import Deleter
 from bellglass.server.sandboxes.service import Sandboxes
@@ -39,6 +40,7 @@ class Services:
     deleter: Deleter
     executions: Executions
     files: Files
+    quarantine: Quarantine
     pools: Pools
 
 

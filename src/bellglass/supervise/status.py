@@ -15,8 +15,8 @@ DAEMONS = ("supervisor", "server", "node", "helper", "lxcfs")
 
 
 def read(data: DataDir) -> dict[str, Any]:
-    """Keys: `up data_dir installation api_url pids pss_bytes versions tiers capacity disk counts templates node
-    node_error`.
+    """Keys: `up data_dir installation api_url pids pss_bytes versions tiers capacity disk counts quarantined
+    templates node node_error`.
 
     `node` is False where the node could not be asked (`node_error` says why). Raises InvalidRequest where there is no
     installation.
@@ -37,6 +37,7 @@ def read(data: DataDir) -> dict[str, Any]:
         "disk": {},
         "counts": {},
         "templates": [],
+        "quarantined": 0,
         "node": False,
         "node_error": None,
     }
@@ -50,6 +51,7 @@ def read(data: DataDir) -> dict[str, Any]:
     found["capacity"] = info["capacity"]
     found["disk"] = info["disk"]
     found["templates"] = info["templates"]
+    found["quarantined"] = info.get("quarantined", 0)
     found["counts"] = {"sandboxes": info["capacity"]["sandboxes"], "templates": len(info["templates"])}
     found["versions"]["node"] = info["version"]
     for tier in info["tiers"]:

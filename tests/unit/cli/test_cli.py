@@ -289,7 +289,13 @@ def test_help_of_every_noun(run: Callable[..., Done]) -> None:
     for noun, (_, help) in NOUNS.items():
         assert noun in listed.out and help.split(":")[0][:30] in listed.out
         done = run(noun, "--help")
-        assert (done.code == 0 and "--json" in done.out) or noun in ("keys", "limits", "pools", "templates")
+        assert (done.code == 0 and "--json" in done.out) or noun in (
+            "keys",
+            "limits",
+            "pools",
+            "quarantine",
+            "templates",
+        )
     assert run("--version").out.startswith("bellglass ")
     alone = run()
     assert alone.code == 2 and " doctor " in alone.out

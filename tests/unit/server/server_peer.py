@@ -137,6 +137,17 @@ class Peer:
             found["expires_at"] = "2030-01-01T00:00:00.000000Z"
         await stream.send_head({"result": {"expires_at": found["expires_at"]}})
 
+    async def on_sandbox_quarantine(self, params: dict[str, Any], stream: LinkStream) -> None:
+        found = self.sandboxes[params["sandbox_id"]]
+        found.setdefault("quarantined_at", now())
+        found.setdefault("project_id", "pjlost")
+        found.setdefault("about", {})
+        await stream.send_head({"result": {}})
+
+    async def on_sandbox_release(self, params: dict[str, Any], stream: LinkStream) -> None:
+        self.sandboxes[params["sandbox_id"]].pop("quarantined_at", None)
+        await stream.send_head({"result": {"expires_at": "2031-01-01T00:00:00.000000Z"}})
+
     async def on_sandbox_list(self, params: dict[str, Any], stream: LinkStream) -> None:
         await stream.send_head({"result": {"sandboxes": list(self.sandboxes.values())}})
 

@@ -33,6 +33,8 @@ OPERATIONS: dict[str, Operation] = {
     "sandbox.delete": sandboxes.delete,
     "sandbox.update": sandboxes.update,
     "sandbox.list": sandboxes.list_all,
+    "sandbox.quarantine": sandboxes.enter_quarantine,
+    "sandbox.release": sandboxes.leave_quarantine,
     "pool.apply": pools.apply,
     "pool.list": pools.list_all,
     "pool.take": pools.take,

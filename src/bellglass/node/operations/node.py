@@ -25,6 +25,10 @@ async def info(node: Node, params: Params, stream: LinkStream) -> None:
         "capacity": node.sandboxes.admission.report(),
         "disk": node.disk.report(),
         "pids": {"node": os.getpid(), "helper": node.helper_pid()},
+        "quarantined": sum(
+            row.quarantined_at_unix is not None and (row.state == "running" or row.disk_kept)
+            for row in node.sandboxes.rows()
+        ),
         "capabilities": {"most_cpus": node.sandboxes.admission.most_cpus(), "driver": node.driver.name},
     }
     await stream.send_head({"result": result}, end=True)

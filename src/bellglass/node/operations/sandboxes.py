@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from typing import Any
+
 from bellglass import ids
 from bellglass.errors import InvalidRequest, NotFound, NotSupported
 from bellglass.link import LinkStream
-from bellglass.model import SandboxSpec
-from bellglass.node import inputs
+from bellglass.model import SandboxSpec, format_time
+from bellglass.node import inputs, quarantine
 from bellglass.node.app import Node
+from bellglass.node.journal import SandboxRow
 from bellglass.node.params import Params
 from bellglass.node.sandboxes import expires_at
 
@@ -25,7 +29,12 @@ async def create(node: Node, params: Params, stream: LinkStream) -> None:
         node.disk.check()
     files = inputs.read(params.mapping("inputs", {}))
     row = await node.sandboxes.create(
-        sandbox_id, params.integer("generation", least=1), params.text("project_id", ""), spec, files
+        sandbox_id,
+        params.integer("generation", least=1),
+        params.text("project_id", ""),
+        spec,
+        files,
+        params.mapping("about", {}),
     )
     result = {
         "started_at": row.started_at,
@@ -35,6 +44,25 @@ async def create(node: Node, params: Params, stream: LinkStream) -> None:
         "tier": node.driver.tier,
     }
     await stream.send_head({"result": result}, end=True)
+
+
+async def enter_quarantine(node: Node, params: Params, stream: LinkStream) -> None:
+    row = await quarantine.enter(node.sandboxes, _id(params), params.integer("generation"))
+    await stream.send_head({"result": _quarantined(row)}, end=True)
+
+
+async def leave_quarantine(node: Node, params: Params, stream: LinkStream) -> None:
+    project_id = params.text("project_id", None, limit=64)
+    row = await quarantine.leave(node.sandboxes, _id(params), params.integer("generation"), project_id)
+    await stream.send_head({"result": {"expires_at": expires_at(row)}}, end=True)
+
+
+def _quarantined(row: SandboxRow) -> dict[str, Any]:
+    """Nothing for the others; of these all that is known."""
+    if row.quarantined_at_unix is None:
+        return {}
+    since = format_time(datetime.fromtimestamp(row.quarantined_at_unix, UTC))
+    return {"quarantined_at": since, "project_id": row.project_id, "spec": row.spec, "about": row.about}
 
 
 async def delete(node: Node, params: Params, stream: LinkStream) -> None:
@@ -67,6 +95,7 @@ async def list_all(node: Node, params: Params, stream: LinkStream) -> None:
             "termination_reason": row.reason,
             "ended_at": row.ended_at,
             "disk_kept": row.disk_kept,
+            **_quarantined(row),
         }
         for row in node.sandboxes.rows()
     ]

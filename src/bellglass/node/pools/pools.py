@@ -147,7 +147,7 @@ class Pools:
     # --- for creates ------------------------------------------------------------------------------------
 
     async def claim(
-        self, sandbox_id: str, project_id: str, spec: SandboxSpec, *, has_inputs: bool
+        self, sandbox_id: str, project_id: str, spec: SandboxSpec, about: dict[str, Any], *, has_inputs: bool
     ) -> SandboxRow | None:
         """The member as a sandbox that runs, or None when there is none of that id (any more): then nothing of it is
         left, and a machine can be started under the same id. Called under the id's lock. Raises what a driver raises
@@ -171,7 +171,7 @@ class Pools:
         # A machine that dies from here on is the sandbox's to end, not the pool's.
         member.leave("claimed")
         try:
-            row = replace(member.row, project_id=project_id, spec=spec.to_json())
+            row = replace(member.row, project_id=project_id, spec=spec.to_json(), about=about)
             live.claimed(spec)
             row = await creating.confirm(self._node, row, live, spec)
         except Exception:

@@ -27,6 +27,12 @@ _MAX_ID = 64
 log = structlog.get_logger("bellglass.audit")
 
 
+def add(connection: Connection, action: str, project_id: str | None, objects: dict[str, str]) -> None:
+    """An entry about what the server did by itself."""
+    entry = {"at": now(), "project_id": project_id, "key_id": None, "action": action, "objects": objects}
+    connection.execute(insert(audit).values(**entry, status=200, code=None, request_id="server"))
+
+
 class AuditTrail:
     def __init__(self, writer: Writer, auth: Auth) -> None:
         self._writer = writer

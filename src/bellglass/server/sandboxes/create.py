@@ -194,6 +194,14 @@ class Creator:
             "project_id": project_id,
             "spec": settled.spec.to_json(),
             "inputs": {path: file.to_json() for path, file in body.inputs.items()},
+            # What only this database would know: a node that has it can give it back to a restored one.
+            "about": {
+                "name": sandbox.name,
+                "owner": sandbox.owner,
+                "labels": sandbox.labels,
+                "created_at": sandbox.created_at,
+                "template_env": settled.template.env,
+            },
         }
         try:
             result = await self._on_node(params, request_id)

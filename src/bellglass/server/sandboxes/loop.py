@@ -1,7 +1,7 @@
 """Settling what a crash or a lost link left open, and forgetting what is old.
 
 What exists is the node's journal, what should exist is the database: on every connect rows that are in between are
-compared with the node's list. Sandboxes of the node that no row knows are told to the operator and left alone.
+compared with the node's list. Sandboxes of the node that no row knows go into quarantine.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from bellglass.server.cluster.base import ClusterEngine, NodeInfo
 from bellglass.server.db.reader import Reader
 from bellglass.server.db.writer import Writer
 from bellglass.server.outbox import store as outbox
+from bellglass.server.quarantine.service import Quarantine
 from bellglass.server.sandboxes import create, idempotency, store
 from bellglass.server.sandboxes.create import Creator
 from bellglass.server.sandboxes.delete import Deleter
@@ -35,19 +36,27 @@ log = structlog.get_logger("bellglass.reconcile")
 
 class Reconciler:
     def __init__(
-        self, reader: Reader, writer: Writer, cluster: ClusterEngine, creator: Creator, deleter: Deleter
+        self,
+        reader: Reader,
+        writer: Writer,
+        cluster: ClusterEngine,
+        creator: Creator,
+        deleter: Deleter,
+        quarantine: Quarantine,
     ) -> None:
         self._reader = reader
         self._writer = writer
         self._cluster = cluster
         self._creator = creator
         self._deleter = deleter
+        self._quarantine = quarantine
 
     async def run(self, info: NodeInfo) -> None:
         """Settle now and again: a delete or a create may fail while the link holds."""
         while True:
             settled = await self.settle(info)
-            await asyncio.sleep(SETTLE_EVERY_S if settled else SETTLE_SOON_S)
+            pause_s = SETTLE_EVERY_S if settled else SETTLE_SOON_S
+            await asyncio.sleep(min(pause_s, self._quarantine.due_s + SETTLE_SOON_S))
 
     async def settle(self, info: NodeInfo) -> bool:
         """Compare rows that are not ended with the node's list, and bring each to a true state. False while the node is
@@ -65,10 +74,8 @@ class Reconciler:
                 settled = settled and (item is None or item.get("state") in (State.RUNNING, State.ENDED))
         if late := [row for row in rows if row.state == State.RUNNING and _other_clock(row, on_node)]:
             await self._settle_clocks(info, late)
-        known = {row.id for row in rows}
-        if strangers := sorted(set(on_node) - known - await self._ended(set(on_node) - known)):
-            log.warning("the node holds sandboxes that no row knows; they are left alone", sandboxes=strangers)
-        if [row for row in rows if row.state == State.RUNNING and row.id not in on_node]:
+        await self._quarantine.settle(info, on_node, {row.id for row in rows})
+        if [row for row in rows if row.state == State.RUNNING and not _runs(on_node.get(row.id))]:
             await asyncio.sleep(JOURNAL_GRACE_S)
             await self._end_lost(info)
         return settled
@@ -90,7 +97,16 @@ class Reconciler:
     async def _end_lost(self, info: NodeInfo) -> None:
         on_node = await self._listed(info)
         for row in await self._rows():
-            if row.state == State.RUNNING and row.id not in on_node:
+            item = on_node.get(row.id)
+            if row.state != State.RUNNING or _runs(item):
+                continue
+            if item is not None:
+                # Its end was told to a database that was newer than this one.
+                reason = item.get("termination_reason") or TerminationReason.FAILED
+                await self._writer.run(
+                    partial(store.end, sandbox_id=row.id, reason=reason, ended_at=item.get("ended_at"))
+                )
+            else:
                 log.warning("the node does not know a running sandbox", sandbox=row.id)
                 await self._writer.run(
                     partial(
@@ -108,13 +124,6 @@ class Reconciler:
 
     async def _rows(self) -> list[Any]:
         return await self._reader.in_thread(store.in_states, *store.LIVE)
-
-    async def _ended(self, ids: set[str]) -> set[str]:
-        """Those that have a row which has ended: the node is still reclaiming them."""
-        if not ids:
-            return set()
-        rows = await self._reader.in_thread(store.in_states, State.ENDED, State.FAILED)
-        return {row.id for row in rows} & ids
 
 
 def _settle_create(connection: Connection, sandbox_id: str, item: dict[str, Any] | None) -> None:
@@ -137,6 +146,10 @@ def _settle_create(connection: Connection, sandbox_id: str, item: dict[str, Any]
     elif item is None:
         error = SandboxFailed("the server or its link to the node broke while it was created")
         create.failed(connection, project_id="", sandbox_id=sandbox_id, error=error, key=None)
+
+
+def _runs(item: dict[str, Any] | None) -> bool:
+    return item is not None and item.get("state") != State.ENDED
 
 
 def _other_clock(row: Any, on_node: dict[str, dict[str, Any]]) -> bool:
