@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from bellglass.supervise.control import read_record
+from bellglass.testing import kernel
 from bellglass.testing.stack import Stack
 from tests.functional.crash_rig import wait_until
 
@@ -52,3 +53,36 @@ def test_what_dies_is_back_at_once_and_what_cannot_start_is_tried_ever_more_slow
     wait_until(lambda: is_back(own, 0), 30, "it does not come back once it can")
     with own.sandbox() as box:
         assert box.exec(["true"]).ok
+
+
+def daemons(stack: Stack) -> dict[str, set[int]]:
+    """Pids by module, of all that serve this data folder."""
+    found: dict[str, set[int]] = {}
+    for process in kernel.processes():
+        words = process.command.split()
+        if "-m" in words and str(stack.data_dir) in words:
+            found.setdefault(words[words.index("-m") + 1], set()).add(process.pid)
+    return found
+
+
+@pytest.mark.parametrize("daemon", ["node", "server"])
+def test_one_that_was_being_started_when_the_supervisor_died_makes_room_too(own: Stack, daemon: str) -> None:
+    module, port = f"bellglass.{daemon}", int(own.api_url.rpartition(":")[2])
+    for _ in range(5):
+        before = daemons(own)[module]
+        own.kill(daemon)
+        wait_until(lambda before=before: daemons(own).get(module, set()) - before, 20, "it is not started again")  # type: ignore[misc]
+        own.kill("supervisor")
+        [orphan] = daemons(own)[module]
+        record = read_record(own.data)
+        assert record is not None
+        in_time = record.processes[daemon].pid != orphan
+        own.up(port=port)
+        record = read_record(own.data)
+        assert record is not None
+        pids = {name: {record.processes[name.rpartition(".")[2]].pid} for name in daemons(own)}
+        assert daemons(own) == pids and set(pids) == {"bellglass.server", "bellglass.node"}
+        assert record.processes[daemon].pid != orphan
+        if in_time:
+            return
+    raise AssertionError("the supervisor wrote each new one down before it could be killed")

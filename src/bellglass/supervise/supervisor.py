@@ -23,7 +23,7 @@ from bellglass.datadir import DataDir
 from bellglass.errors import BellglassError, NodeUnavailable, SandboxFailed
 from bellglass.model import now
 from bellglass.settings import Settings
-from bellglass.supervise import control, launch, logs, profile
+from bellglass.supervise import control, launch, logs, orphans, profile
 from bellglass.supervise.control import Lock, Record, read_record, write_record
 from bellglass.supervise.install import Installation
 from bellglass.supervise.processes import ProcessId
@@ -145,6 +145,8 @@ class Supervisor:
             for name in ("server", "node", "helper"):
                 if process := last.processes.get(name):
                     process.stop(STOP_GRACE_S)
+        for process in orphans.find(self.installation):
+            process.stop(STOP_GRACE_S)
 
     # --- the daemons ------------------------------------------------------------------------------------
 
