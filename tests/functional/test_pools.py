@@ -384,6 +384,24 @@ def test_a_refill_that_is_cut_off_leaves_nothing(operator):
     operator.only(2)
 
 
+def test_members_are_told_from_sandboxes(operator):
+    operator.set(2)
+    operator.ready(2)
+    stack = operator.stack
+    stack.sandbox(**{**SANDBOX_OPTIONS, "memory": "256MiB"}).close()
+    found = stack.status()
+    assert (found["counts"]["sandboxes"], found["pool_members"]) == (1, 2)
+    members = operator.members()
+    done = stack.command("down", "--json", "--data-dir", str(stack.data_dir), timeout_s=120)
+    stack.up()
+    outcome = json.loads(done.stdout.splitlines()[-1])
+    assert (outcome["left_running"], outcome["left_waiting"]) == (1, 2), outcome
+    operator.ready(2)
+    assert operator.members() == members
+    for box in operator.stack_boxes():  # at another port now
+        box.delete()
+
+
 def test_members_go_with_their_template_and_their_pool(operator):
     operator.set(2)
     operator.ready(2)

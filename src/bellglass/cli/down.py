@@ -30,8 +30,10 @@ def command(
     begun = time.monotonic()
     outcome = down.stop(DataDir((data_dir or default_data_dir()).absolute()), sandboxes=sandboxes, say=say)
     if as_json:
-        print(json.dumps({"deleted": outcome.deleted, "left_running": outcome.left_running, "was_up": outcome.was_up}))
+        print(json.dumps(outcome._asdict()))
     else:
         count = outcome.left_running
         left = f", {count} {'sandbox runs' if count == 1 else 'sandboxes run'} on" if count else ""
+        if outcome.left_waiting:
+            left += f", {outcome.left_waiting} in warm pools wait on"
         print(f"bellglass is down{left} ({time.monotonic() - begun:.1f} s)")

@@ -60,6 +60,8 @@ def _show(found: dict[str, Any]) -> None:
         room.add_row(name, total, reserve, f"{resource['overcommit']:g}", committed, free)
     console.print(room)
     console.print(f"sandboxes: {found['counts']['sandboxes']}; {format_size(capacity['disk_free_bytes'])} of disk free")
+    if found["pool_members"]:
+        console.print(f"{found['pool_members']} machines wait in warm pools: bellglass pools ls")
     if found["quarantined"]:
         console.print(
             f"{found['quarantined']} sandboxes are in quarantine, since the database does not know them: "

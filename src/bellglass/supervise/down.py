@@ -9,20 +9,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple
 
 from bellglass import settings as settings_module
 from bellglass.datadir import DataDir
-from bellglass.errors import SandboxFailed
+from bellglass.errors import NodeUnavailable, SandboxFailed
 from bellglass.supervise import control
 from bellglass.supervise.install import prepare, read_installation_id
 from bellglass.supervise.supervisor import STOP_GRACE_S, Supervisor, block_signals
+
+COUNT_S = 5.0
 
 
 class Outcome(NamedTuple):
     was_up: bool
     deleted: int
     left_running: int
+    """Sandboxes."""
+    left_waiting: int
+    """Machines of warm pools."""
 
 
 def stop(data: DataDir, *, sandboxes: bool, say: Callable[[str], None]) -> Outcome:
@@ -34,8 +40,11 @@ def stop(data: DataDir, *, sandboxes: bool, say: Callable[[str], None]) -> Outco
     deleted = 0
     if sandboxes and running:
         deleted = control.delete_all_sandboxes(data, lambda sandbox_id: say(f"deleted {sandbox_id}"))
+    waiting = 0
     if running:
         assert record is not None
+        with suppress(NodeUnavailable):  # a node that is down or busy is no reason to stay up
+            waiting = control.ask_node(data, "node.info", timeout_s=COUNT_S)["pool_members"]
         supervisor = record.processes["supervisor"]
         supervisor.send(15)
         if not supervisor.wait(time.monotonic() + 3 * STOP_GRACE_S):
@@ -50,7 +59,8 @@ def stop(data: DataDir, *, sandboxes: bool, say: Callable[[str], None]) -> Outco
             deleted += _delete_without_daemons(data, lock, say)
     finally:
         lock.release()
-    return Outcome(running, deleted, len(data.machines()))
+    left = len(data.machines())
+    return Outcome(running, deleted, max(left - waiting, 0), min(waiting, left))
 
 
 def _delete_without_daemons(data: DataDir, lock: control.Lock, say: Callable[[str], None]) -> int:

@@ -15,8 +15,8 @@ DAEMONS = ("supervisor", "server", "node", "helper", "lxcfs")
 
 
 def read(data: DataDir) -> dict[str, Any]:
-    """Keys: `up data_dir installation api_url pids pss_bytes versions tiers capacity disk counts quarantined
-    templates node node_error`.
+    """Keys: `up data_dir installation api_url pids pss_bytes versions tiers capacity disk counts pool_members
+    quarantined templates node node_error`.
 
     `node` is False where the node could not be asked (`node_error` says why). Raises InvalidRequest where there is no
     installation.
@@ -36,6 +36,7 @@ def read(data: DataDir) -> dict[str, Any]:
         "capacity": {},
         "disk": {},
         "counts": {},
+        "pool_members": 0,
         "templates": [],
         "quarantined": 0,
         "node": False,
@@ -52,7 +53,10 @@ def read(data: DataDir) -> dict[str, Any]:
     found["disk"] = info["disk"]
     found["templates"] = info["templates"]
     found["quarantined"] = info.get("quarantined", 0)
-    found["counts"] = {"sandboxes": info["capacity"]["sandboxes"], "templates": len(info["templates"])}
+    members = info["pool_members"]
+    # Capacity counts every machine; one that waits in a pool is nobody's sandbox.
+    found["counts"] = {"sandboxes": info["capacity"]["sandboxes"] - members, "templates": len(info["templates"])}
+    found["pool_members"] = members
     found["versions"]["node"] = info["version"]
     for tier in info["tiers"]:
         found["versions"][tier["runtime"]] = tier["version"]

@@ -25,6 +25,7 @@ async def info(node: Node, params: Params, stream: LinkStream) -> None:
         "capacity": node.sandboxes.admission.report(),
         "disk": node.disk.report(),
         "pids": {"node": os.getpid(), "helper": node.helper_pid()},
+        "pool_members": len(node.sandboxes.pools.members),
         "quarantined": sum(
             row.quarantined_at_unix is not None and (row.state == "running" or row.disk_kept)
             for row in node.sandboxes.rows()
