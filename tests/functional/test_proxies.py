@@ -21,11 +21,11 @@ from bellglass.testing.stack import Stack
 
 KEEPALIVE_S = 0.3
 IDLE_S = 2.0
-LIFE_S = 0.7
-SILENT = "sleep 4; echo done; exit 5"
-CHATTY = "for i in $(seq 1 40); do echo $i; echo e$i >&2; sleep 0.1; done; exit 6"
-SAID = "".join(f"{number}\n" for number in range(1, 41))
-SAID_ERR = "".join(f"e{number}\n" for number in range(1, 41))
+LIFE_S = 0.4
+SILENT = "sleep 3; echo done; exit 5"
+CHATTY = "for i in $(seq 1 25); do echo $i; echo e$i >&2; sleep 0.1; done; exit 6"
+SAID = "".join(f"{number}\n" for number in range(1, 26))
+SAID_ERR = "".join(f"e{number}\n" for number in range(1, 26))
 
 
 @pytest.fixture(scope="module")
@@ -110,11 +110,13 @@ def test_a_proxy_that_cuts_sooner_than_that_costs_connections_and_no_outcome(own
     """The same proxies do cut, or the test before would show nothing."""
     with CuttingProxy.before(own_stack.api_url, idle_s=KEEPALIVE_S / 4) as proxy:
         box = through(proxy, own_stack, own_box)
-        result = box.exec("echo $$ >> runs; " + SILENT)
-        assert (result.exit_code, result.stdout) == (5, "done\n")
-        assert proxy.cuts >= 3
         lines = Ndjson(proxy, own_stack, own_box)
-        lines.run(SILENT)
+        reader = threading.Thread(target=lines.run, args=(SILENT,))
+        reader.start()
+        result = box.exec("echo $$ >> runs; " + SILENT)
+        reader.join(60)
+        assert (result.exit_code, result.stdout) == (5, "done\n")
+        assert proxy.cuts >= 6
         assert lines.exit is not None and lines.exit["exit_code"] == 5 and lines.said["stdout"] == b"done\n"
         assert lines.attached >= 3
         box.close()
@@ -133,8 +135,8 @@ def test_a_chatty_one_behind_a_proxy_that_cuts_what_is_old(own_stack: Stack, own
         assert lines.exit is not None and lines.exit["exit_code"] == 6
         assert (lines.said["stdout"].decode(), lines.said["stderr"].decode()) == (SAID, SAID_ERR)
         assert lines.attached >= 4 and proxy.cuts >= 8
-        fed = box.exec(["cksum"], stdin=(b"x" * 10_000 for _ in slowly(40)))
-        assert fed.stdout.split()[1] == "400000"
+        fed = box.exec(["cksum"], stdin=(b"x" * 10_000 for _ in slowly(25)))
+        assert fed.stdout.split()[1] == "250000"
         box.close()
 
 
@@ -153,7 +155,7 @@ def test_without_an_outcome_there_is_no_zero(own_stack: Stack, own_box: Any, mon
         closer = threading.Thread(target=lambda: (heard.wait(30), setattr(proxy, "_closing", True)))
         closer.start()
         with pytest.raises(StreamInterrupted, match="not known") as caught:
-            box.exec("echo a; sleep 3; echo b", on_stdout=lambda _: heard.set())
+            box.exec("echo a; sleep 2; echo b", on_stdout=lambda _: heard.set())
         closer.join()
         box.close()
     result = own_box.execution(caught.value.details["execution_id"]).wait()

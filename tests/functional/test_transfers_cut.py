@@ -22,8 +22,6 @@ from bellglass.testing.stack import Stack
 MIB = 1 << 20
 SIZE = 1 << 30
 CUT_AT = 256 * MIB
-AGAIN = {"server": SIZE, "node": CUT_AT}
-"""How much goes when it is made again: all of it once is enough."""
 RETRYABLE = (ConnectionFailed, NodeUnavailable, AgentLost)
 BLOCK = os.urandom(MIB)
 
@@ -94,33 +92,37 @@ def test_an_upload_that_is_cut(own_stack: Stack, own_box: Any, daemon: str) -> N
     assert caught.value.retryable and caught.value.message
     assert len(there_meanwhile[0]) == 2, "a temporary file stood beside it while it was written"
     check_nothing_half(own_box, "old")
-    size = AGAIN[daemon]
-    assert again(lambda: own_box.files.upload(blocks(size), "in/file")).sha256 == digest(size)
-    assert own_box.exec(["stat", "-c", "%s", "in/file"]).stdout == f"{size}\n"
+    assert again(lambda: own_box.files.upload(blocks(CUT_AT), "in/file")).sha256 == digest(CUT_AT)
+    assert own_box.exec(["stat", "-c", "%s", "in/file"]).stdout == f"{CUT_AT}\n"
     assert own_box.exec(["ls", "-A", "in"]).stdout == "file\n"
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("daemon", ["server", "node"])
 def test_a_download_that_is_cut(own_stack: Stack, own_box: Any, daemon: str, tmp_path: Path) -> None:
-    size, local = AGAIN[daemon], tmp_path / "file"
-    if own_box.exec(["stat", "-c", "%s", "in/file"]).stdout != f"{size}\n":
-        own_box.files.upload(blocks(size), "in/file")
+    local = tmp_path / "file"
+    made = f"head -c {CUT_AT} /dev/urandom > part; cat part part part part > big; rm part; stat -c %s big"
+    assert own_box.exec(f"[ -f big ] && stat -c %s big || {{ {made}; }}", timeout=120).stdout == f"{SIZE}\n"
     local.write_text("mine")
     cuts = []
 
     def cut(done: int, _: int | None) -> None:
-        if done >= size // 4 and not cuts:
+        if done >= CUT_AT and not cuts:
             cuts.append(done)
             end_and_await(own_stack, daemon)
 
     with pytest.raises(RETRYABLE) as caught:
-        own_box.files.download("in/file", local, on_progress=cut)
-    assert caught.value.retryable and cuts[0] < size
+        own_box.files.download("big", local, on_progress=cut)
+    assert caught.value.retryable and CUT_AT <= cuts[0] < SIZE
     assert [path.name for path in tmp_path.iterdir()] == ["file"] and local.read_text() == "mine"
+    # The end of the big one, and the whole of a quarter of it.
+    assert (
+        again(lambda: own_box.files.read_bytes("big", offset=SIZE - MIB))
+        == own_box.exec(["tail", "-c", str(MIB), "big"], max_output="2MiB").stdout_raw
+    )
     again(lambda: own_box.files.download("in/file", local))
     with local.open("rb") as file:
-        assert hashlib.file_digest(file, "sha256").hexdigest() == digest(size)
+        assert hashlib.file_digest(file, "sha256").hexdigest() == digest(CUT_AT)
     local.unlink()
 
 
