@@ -171,6 +171,10 @@ class LiveSandbox:
             self._frozen_for.discard(why)
             self._apply_freeze()
 
+    @property
+    def frozen(self) -> bool:
+        return bool(self._frozen_for)
+
     def not_frozen(self) -> list[str]:
         """The executions that go on although they were told to freeze."""
         return self.groups.not_frozen() if self.groups is not None else []

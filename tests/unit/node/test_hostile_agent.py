@@ -34,6 +34,7 @@ class PuppetHandle:
 
     sandbox_id = "sbaaaaaaaaaaaaaaaaaaaa"
     groups = None
+    frozen = False
 
     def __init__(self) -> None:
         self.agents: asyncio.Queue[socket.socket] = asyncio.Queue()

@@ -17,6 +17,10 @@ class Host(Protocol):
     groups: Groups | None
     default_cwd: str
 
+    @property
+    def frozen(self) -> bool:
+        """Its executions stand still."""
+
     def run_started(self, run: Run) -> None:
         """It has its stream id and is about to be sent to the agent: from here on it must be found again."""
 
