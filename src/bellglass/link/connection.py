@@ -23,6 +23,7 @@ from bellglass.wire.frames import HEADER, MAX_PAYLOAD, Frame, FrameError, FrameR
 from bellglass.wire.versions import Versions
 
 PROTOCOLS = Versions(oldest=1, newest=1)
+MAX_FULL_WINDOWS = 32
 MAX_OPEN_BYTES = 32 * 1024 * 1024
 log = logging.getLogger("bellglass.link")
 _WINDOW = struct.Struct("<I")
@@ -74,11 +75,13 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, identity: Identity, on_open: Callable[[LinkStream, dict[str, Any]], None] | None) -> None:
         self.closed = asyncio.Event()
+        self.answers = on_open is not None
         self.ready: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._identity = identity
         self._on_open = on_open
         self._reader = FrameReader()
         self._streams: dict[int, LinkStream] = {}
+        self._grown: set[int] = set()
         self._opening: dict[int, bytes] = {}
         self._next_id = 1
         self._highest_remote_id = 0
@@ -150,8 +153,16 @@ class Connection(asyncio.Protocol):
         if not self._unpaused.is_set():
             await self._unpaused.wait()
 
+    def may_grow(self, stream_id: int) -> bool:
+        """Whether this stream gets a full window: so many have one at a time."""
+        if len(self._grown) >= MAX_FULL_WINDOWS:
+            return False
+        self._grown.add(stream_id)
+        return True
+
     def forget(self, stream_id: int) -> None:
         self._streams.pop(stream_id, None)
+        self._grown.discard(stream_id)
 
     def close(self) -> None:
         if self._transport is not None:

@@ -1,7 +1,9 @@
 """One call on a link: a head, a body in each direction with a window, an end, or a reset with an error.
 
-A sender may have `INITIAL_WINDOW` bytes of body under way that the receiver's reader has not taken yet; a slow reader
-so stops its own sender and nobody else. Bodies are bytes in pieces of at most 256 KiB.
+A sender may have a window of bytes under way that the receiver's reader has not taken yet; a slow reader so stops its
+own sender and nobody else. Answers begin with a small window, for there may be a thousand whose readers take nothing;
+one whose reader has taken much gets a full one, while the connection has any to give. Bodies are bytes in pieces of at
+most 256 KiB.
 """
 
 from __future__ import annotations
@@ -21,7 +23,10 @@ from bellglass.wire.frames import MAX_PAYLOAD, FrameError
 if TYPE_CHECKING:
     from bellglass.link.connection import Connection
 
-INITIAL_WINDOW = 1024 * 1024
+FULL_WINDOW = 1024 * 1024
+ANSWER_WINDOW = 128 * 1024
+GROW_AFTER_BYTES = 2 * 1024 * 1024
+"""More than the buffers behind a reader take by themselves."""
 FLAG_END = 1
 FLAG_MORE = 2
 MAX_HEAD_BYTES = 16 * 1024 * 1024
@@ -56,7 +61,10 @@ class LinkStream:
         self._head_parts = b""
         self._chunks: deque[bytes] = deque()
         self._consumed = 0
-        self._send_window = INITIAL_WINDOW
+        self._taken = 0
+        self.window = FULL_WINDOW if connection.answers else ANSWER_WINDOW
+        """What the peer may have under way."""
+        self._send_window = self._most_window = ANSWER_WINDOW if connection.answers else FULL_WINDOW
         self._error: BellglassError | None = None
         self._remote_ended = False
         self._local_ended = False
@@ -104,9 +112,8 @@ class LinkStream:
         once it reset the stream."""
         view = memoryview(data)
         while view:
-            while self._send_window <= 0 and self._error is None:
-                self._writable.clear()
-                await self._writable.wait()
+            # Not in crumbs: a peer gives a quarter of its window at a time, so this much comes by itself.
+            await self._wait_window(min(len(view), MAX_PAYLOAD, self._most_window * 3 // 4))
             await self._connection.drain()
             if self._error is not None:
                 raise self._error
@@ -114,6 +121,11 @@ class LinkStream:
             self._send_window -= len(piece)
             self._write(LinkType.DATA, piece)
             view = view[len(piece) :]
+
+    async def room(self) -> int:
+        """Until the peer takes more; answers how many bytes. Raises the peer's error once it reset the stream."""
+        await self._wait_window(1)
+        return self._send_window
 
     async def end(self) -> None:
         """No more body from this side. Safe to repeat."""
@@ -192,7 +204,8 @@ class LinkStream:
         self._finish_if_done()
 
     def on_window(self, more: int) -> None:
-        self._send_window = min(self._send_window + more, 64 * INITIAL_WINDOW)
+        self._send_window = min(self._send_window + more, 64 * FULL_WINDOW)
+        self._most_window = max(self._most_window, self._send_window)
         self._writable.set()
 
     def on_gone(self, why: str, error: BellglassError) -> None:
@@ -208,15 +221,27 @@ class LinkStream:
 
     # --- inside -----------------------------------------------------------------------------------------
 
+    async def _wait_window(self, count: int) -> None:
+        while self._send_window < count and self._error is None:
+            self._writable.clear()
+            await self._writable.wait()
+        if self._error is not None:
+            raise self._error
+
     def _write(self, type: LinkType, payload: bytes | memoryview = b"", *, flags: int = 0) -> None:
         if self._error is None:
             self._connection.write(type, self._id, payload, flags=flags)
 
     def _give_window(self, taken: int) -> None:
         self._consumed += taken
-        if self._consumed >= INITIAL_WINDOW // 4 and not self._remote_ended:
-            self._write(LinkType.WINDOW, _WINDOW.pack(self._consumed))
-            self._consumed = 0
+        self._taken += taken
+        if self._consumed < self.window // 4 or self._remote_ended:
+            return
+        more, self._consumed = self._consumed, 0
+        if self.window < FULL_WINDOW and self._taken >= GROW_AFTER_BYTES and self._connection.may_grow(self._id):
+            more += FULL_WINDOW - self.window
+            self.window = FULL_WINDOW
+        self._write(LinkType.WINDOW, _WINDOW.pack(more))
 
     def _reset(self, error: BellglassError | None) -> None:
         if self._error is not None or (self._local_ended and self._remote_ended):

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from bellglass.errors import Conflict, NodeUnavailable
-from bellglass.link import LinkClient, LinkServer
-from bellglass.link.stream import INITIAL_WINDOW
+from bellglass.link import LinkClient, LinkServer, connection
+from bellglass.link.stream import ANSWER_WINDOW, FULL_WINDOW, GROW_AFTER_BYTES
 
 SECRET, INSTALLATION = "s" * 32, "abcdefgh"
 
@@ -101,13 +101,45 @@ def test_a_slow_reader_stops_its_sender_at_the_window(tmp_path):
                 await stream.head()
                 for _ in range(20):  # others are served meanwhile
                     await client.call("quick", {})
-                assert sent <= INITIAL_WINDOW
+                assert sent <= ANSWER_WINDOW
                 taken = 0
                 async for chunk in stream:
                     taken += len(chunk)
-                    if taken > 4 * INITIAL_WINDOW:
+                    if taken > 4 * ANSWER_WINDOW:
                         break
-                assert sent >= 4 * INITIAL_WINDOW
+                assert sent >= 3 * ANSWER_WINDOW
+
+    asyncio.run(run())
+
+
+def test_windows_grow_for_readers_that_take_much_and_only_so_many(tmp_path, monkeypatch):
+    monkeypatch.setattr(connection, "MAX_FULL_WINDOWS", 1)
+
+    async def flood(op, params, stream):
+        await stream.send_head({"result": {}})
+        while True:
+            await stream.send(bytes(100_000))
+
+    async def take(stream, much):
+        taken = 0
+        async for chunk in stream:
+            taken += len(chunk)
+            if taken >= much:
+                return
+
+    async def run():
+        async with linked(tmp_path, flood) as (client, _):
+            async with await client.open("flood", {}, body=False) as first:
+                await take(first, GROW_AFTER_BYTES // 2)
+                assert first.window == ANSWER_WINDOW
+                await take(first, GROW_AFTER_BYTES)
+                assert first.window == FULL_WINDOW
+                async with await client.open("flood", {}, body=False) as second:
+                    await take(second, 2 * GROW_AFTER_BYTES)
+                    assert second.window == ANSWER_WINDOW, "there is no other to be had, and it goes on all the same"
+            async with await client.open("flood", {}, body=False) as third:
+                await take(third, 2 * GROW_AFTER_BYTES)
+                assert third.window == FULL_WINDOW, "the first one gave it back"
 
     asyncio.run(run())
 

@@ -18,9 +18,12 @@ ID = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
 MIB = 2**20
 
 
-def read_all(log: ExecutionLog, offset: int = 0) -> tuple[dict[int, bytes], int]:
+def read_all(
+    log: ExecutionLog, offset: int = 0, *, limit_bytes: int = log_module.MAX_CHUNK_BYTES
+) -> tuple[dict[int, bytes], int]:
     cursor, parts, gap = Cursor(offset), {STDOUT: b"", STDERR: b""}, 0
-    while chunks := log.read(cursor):
+    while chunks := log.read(cursor, limit_bytes):
+        assert sum(chunk.length for chunk in chunks if chunk.stream) <= limit_bytes
         for chunk in chunks:
             if chunk.stream:
                 parts[chunk.stream] += chunk.data
@@ -51,6 +54,7 @@ def test_what_was_written_is_read_live_and_after_reopening(tmp_path_factory, wri
         combined += data
     expected = {stream: b"".join(data for kind, data in writes if kind == stream) for stream in (STDOUT, STDERR)}
     assert read_all(log) == (expected, 0)
+    assert read_all(log, limit_bytes=1000) == (expected, 0), "also where a piece ends in the middle of a record"
     parts, gap = read_all(log, offset)
     assert gap == 0 and sum(map(len, parts.values())) == max(len(combined) - offset, 0)
     log.close()

@@ -141,7 +141,7 @@ class ExecutionLog:
     # --- reading ----------------------------------------------------------------------------------------
 
     def read(self, cursor: Cursor, limit_bytes: int = MAX_CHUNK_BYTES) -> list[Chunk]:
-        """What follows the cursor, at most about `limit_bytes` (always one record at least); empty at the end."""
+        """What follows the cursor, at most `limit_bytes`; empty at the end."""
         chunks: list[Chunk] = []
         size = 0
         while cursor.offset < self.total_bytes and size < limit_bytes:
@@ -255,7 +255,7 @@ class ExecutionLog:
                 os.close(fd)
         view = memoryview(block)
         joined: list[memoryview] = []
-        stream, begin, at = 0, cursor.offset, 0
+        stream, begin, at, left = 0, cursor.offset, 0, limit_bytes
         while at + _RECORD.size <= len(block):
             kind, length, offset = _RECORD.unpack_from(block, at)
             end = at + _RECORD.size + length
@@ -266,11 +266,14 @@ class ExecutionLog:
                 yield _chunk(stream, begin, joined)
                 joined, begin = [], cursor.offset
             if skip < length:
-                stream = kind
-                joined.append(view[at + _RECORD.size + skip : end])
-                cursor.offset = offset + length
-            at = end
+                stream, taken = kind, min(length - skip, left)
+                joined.append(view[at + _RECORD.size + skip : at + _RECORD.size + skip + taken])
+                cursor.offset += taken
+                left -= taken
+            at = end if cursor.offset >= offset + length else at
             cursor._number, cursor._position = segment.number, position + at
+            if left <= 0:
+                break
         if joined:
             yield _chunk(stream, begin, joined)
 

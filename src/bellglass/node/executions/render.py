@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from bellglass.errors import InvalidRequest
 from bellglass.link import LinkStream
-from bellglass.node.executions.log import Chunk, Cursor
+from bellglass.node.executions.log import MAX_CHUNK_BYTES, Chunk, Cursor
 from bellglass.node.executions.registry import View
 from bellglass.node.executions.run import Run
 from bellglass.wire.guest import STDERR, STDOUT
@@ -33,6 +33,7 @@ from bellglass.wire.output import (
 
 ACCEPTS = {"json": JSON, "ndjson": NDJSON, "frames": FRAMES}
 BUFFERED_BYTES = 1024 * 1024
+LEAST_PIECE_BYTES = 16 * 1024
 _TYPES = {STDOUT: OutputType.STDOUT, STDERR: OutputType.STDERR}
 
 
@@ -82,8 +83,9 @@ async def _streamed(view: View, stream: LinkStream, cursor: Cursor, reading: Rea
     await stream.send_head({"status": 200, "headers": {"content-type": ACCEPTS[reading.accept]}})
     await stream.send(encode(OutputEvent(OutputType.STARTED, value=view.record())))
     while True:
-        if chunks := view.log.read(cursor):
-            await stream.send(b"".join([encode(_event(chunk)) for chunk in chunks]))
+        # No more than is taken, and nothing while nothing is: a thousand readers may be slow.
+        if piece := _next_piece(view, cursor, encode, await stream.room()):
+            await stream.send(piece)
             _progressed(view.run)
         elif not reading.follow and not view.log.finished:
             return
@@ -95,6 +97,13 @@ async def _streamed(view: View, stream: LinkStream, cursor: Cursor, reading: Rea
         await stream.send(encode(OutputEvent(OutputType.ERROR, value=error.to_dict())))
     else:
         await stream.send(encode(OutputEvent(OutputType.EXIT, value=view.record())))
+
+
+def _next_piece(view: View, cursor: Cursor, encode: Callable[[OutputEvent], bytes], room_bytes: int) -> bytes:
+    """What follows the cursor, rendered, which makes it longer, and all the same mostly no more than there is room for;
+    empty when there is nothing."""
+    chunks = view.log.read(cursor, min(max(room_bytes // 2, LEAST_PIECE_BYTES), MAX_CHUNK_BYTES))
+    return b"".join([encode(_event(chunk)) for chunk in chunks])
 
 
 async def _buffered(view: View, stream: LinkStream, cursor: Cursor, reading: Reading) -> None:
