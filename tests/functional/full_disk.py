@@ -48,8 +48,8 @@ class SmallDisk:
     def wait_low(self, low: bool) -> None:
         wait_until(lambda: self.info()["low"] is low, 30, f"the disk does not become {'low' if low else 'free'}")
 
-    def fill(self) -> None:
-        """Somebody else's data takes every block that is left."""
+    def fill(self, *, leave: int = 0) -> None:
+        """Somebody else's data takes every block that is left, but for `leave` bytes."""
         with self._filler.open("ab", buffering=0) as file:
             for size in (MIB, 4096):
                 try:
@@ -57,6 +57,8 @@ class SmallDisk:
                         file.write(bytes(size))
                 except OSError:
                     continue
+            if leave:
+                os.ftruncate(file.fileno(), file.tell() - leave)
             os.fsync(file.fileno())
 
     def empty(self) -> None:
