@@ -119,7 +119,13 @@ def start_node(installation: Installation, *, with_helper: bool) -> Started:
     with os.fdopen(report_read, "rb") as report:
         raw = report.read()
     started = _await_ready("node", pid, output, log_file, begun)
-    return Started(started.process, started.ready, ProcessId.of(int(raw)) if raw else None)
+    try:
+        return Started(started.process, started.ready, ProcessId.of(int(raw)) if raw else None)
+    except ProcessLookupError:
+        # It died in this moment: the node is about to notice, and is of no use any more.
+        started.process.kill()
+        reap(started.process)
+        raise _did_not_start("the helper", installation.data.logs_dir / "helper.log", 0) from None
 
 
 def start_lxcfs(installation: Installation, program: str) -> ProcessId:
