@@ -6,11 +6,14 @@ import asyncio
 import hashlib
 import json
 import os
+import sqlite3
+from pathlib import Path
 
 import pytest
 from harness import Box, bench
 
-from bellglass.errors import Conflict
+from bellglass.errors import Conflict, NoCapacity
+from bellglass.node.executions.records import Records
 from bellglass.node.executions.stdin import StdinFeed
 from bellglass.wire import guest
 from bellglass.wire.frames import FrameError, FrameReader
@@ -199,3 +202,29 @@ def test_given_input_survives_a_restart(run) -> None:
             assert not list(node.data.executions_dir.rglob("*.stdin"))
 
     run(scenario())
+
+
+def test_input_that_finds_no_room_starts_nothing(run, monkeypatch) -> None:
+    async def scenario() -> None:
+        async with bench() as node:
+            box = await node.create()
+            folder = node.data.executions_dir / box.id
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            folder.write_text("where its logs should go")
+            with pytest.raises(NoCapacity) as caught:
+                await box.exec("cat > came; echo ran", stdin="x", execution_id="01ARZ3NDEKTSV4RRFFQ69G5FA1")
+            assert caught.value.details == {"resource": "disk"}
+            folder.unlink()
+            with monkeypatch.context() as patched:
+                patched.setattr(Records, "insert", refuse)
+                with pytest.raises(NoCapacity):
+                    await box.exec("touch came")
+            assert not (Path(box.workdir) / "came").exists()
+            again = await box.exec("cat > came; cat came", stdin="x", execution_id="01ARZ3NDEKTSV4RRFFQ69G5FA1")
+            assert again["stdout"] == "x", "the id was not used up"
+
+    run(scenario())
+
+
+def refuse(*_: object) -> None:
+    raise sqlite3.OperationalError("database or disk is full")

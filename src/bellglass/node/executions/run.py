@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal as signals
+import sqlite3
 import time
 from typing import Any
 
@@ -211,7 +212,13 @@ class Run(GuestStream):
     def _send_start(self) -> None:
         spec, groups = self.spec, self._host.groups
         if not self._sent_once:
-            self._host.run_started(self)
+            try:
+                self._host.run_started(self)
+            except (OSError, sqlite3.Error) as error:
+                # Not known of after a restart, it must not begin.
+                message = f"execution {spec.id} can't be recorded on the host: {error}"
+                self._fail(NoCapacity(message, hint="free some disk of the node", details={"resource": "disk"}))
+                return
         try:
             descriptor = groups.make(spec.id) if groups is not None else None
         except OSError as error:
