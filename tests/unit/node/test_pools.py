@@ -168,7 +168,7 @@ def test_a_claimed_one_is_not_anothers_by_its_id(run: Any) -> None:
     run(scenario())
 
 
-def test_a_refill_steps_back_as_long_as_members_wait(run: Any) -> None:
+def test_a_refill_steps_back_while_half_of_the_pool_waits(run: Any) -> None:
     async def scenario() -> None:
         async with bench(**{"node.pool_refills": 1}) as node:
             make, specs = node.driver.create, []
@@ -181,7 +181,35 @@ def test_a_refill_steps_back_as_long_as_members_wait(run: Any) -> None:
             await apply(node, pool(3))
             await ready(node, 3)
             await node.create()
-            assert [spec.background for spec in specs] == [False, True, True, False]
+            assert [spec.background for spec in specs] == [False, False, True, False]
+            await drained(node)
+
+    run(scenario())
+
+
+def test_a_create_waits_for_a_refill_that_is_nearly_done(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from bellglass.node.pools import pools
+
+    async def scenario() -> None:
+        async with bench() as node:
+            node.node.sandboxes.pools._usual_s = 5.0
+            node.driver.faults["create_delay_s"] = 0.5
+            await apply(node, pool(1, ceiling=2))
+            await until(lambda: len(members(node)) == 1)
+            assert await take(node) is None, "a refill that has just begun is not waited for"
+            monkeypatch.setattr(pools, "WORTH_PART", 0.0)
+            [coming] = members(node)
+            first, second = await asyncio.gather(take(node), take(node))
+            assert {first, second} == {coming, None}, "it is one create's"
+            box = await node.create(sandbox_id=coming)
+            assert (await box.exec("echo hi"))["stdout"] == "hi\n"
+            now = await report(node)
+            assert now["hits"] == 1 and now["misses"]["empty"] == 2
+            # One that fails is waited for no longer than it takes.
+            node.driver.faults["create"] = "SandboxFailed"
+            await until(lambda: any(member.state == "filling" for member in members(node).values()))
+            assert await take(node) is None
+            node.driver.faults.clear()
             await drained(node)
 
     run(scenario())

@@ -29,7 +29,7 @@ async def list_all(node: Node, params: Params, stream: LinkStream) -> None:
 async def take(node: Node, params: Params, stream: LinkStream) -> None:
     """Promises a member to a create: its id, or null. It lapses unless `sandbox.create` comes with that id."""
     spec = spec_of(node, Params(params.mapping("spec")))
-    sandbox_id = node.sandboxes.pools.take(spec, has_inputs=params.flag("has_inputs"))
+    sandbox_id = await node.sandboxes.pools.take(spec, has_inputs=params.flag("has_inputs"))
     await stream.send_head({"result": {"sandbox_id": sandbox_id}}, end=True)
 
 

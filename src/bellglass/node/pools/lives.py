@@ -39,13 +39,13 @@ def admit(node: Sandboxes, pool: str, spec: SandboxSpec) -> Member:
     return Member(row, spec, "filling", template)
 
 
-async def make(node: Sandboxes, member: Member, on_end: OnEnd, *, background: bool) -> None:
+async def make(node: Sandboxes, member: Member, on_end: OnEnd) -> None:
     """Until its agent has said HELLO; then it is `ready`. Raises what a create raises: then `end` it."""
     spec, row = member.spec, member.row
     await node.journal.put(row)
     faultpoints.reach("node.pool.journaled")
     assert member.template is not None
-    machine = creating.machine_spec(row, spec, member.template, has_inputs=False, background=background)
+    machine = creating.machine_spec(row, spec, member.template, has_inputs=False, background=member.background)
     handle = await node.driver.create(machine)
     faultpoints.reach("node.pool.machine_made")
     live = member.live = node.make_live(row, spec, handle, on_end=on_end)

@@ -28,6 +28,12 @@ class Member:
     """What it is made from, for its making."""
     live: LiveSandbox | None = None
     lapse: asyncio.TimerHandle | None = None
+    filling: asyncio.Task[None] | None = None
+    began: float = field(default_factory=time.monotonic)
+    background: bool = False
+    """Its making steps back behind what somebody waits for."""
+    awaited: bool = False
+    """A create waits for its making to end."""
 
     @property
     def id(self) -> str:

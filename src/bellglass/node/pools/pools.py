@@ -33,6 +33,8 @@ ANSWER_S = 1.0
 REFILL_DELAY_S = 0.02
 """A claim's answer and what its caller does first go before the refill."""
 TEMPLATE_LOOK_S = 2.0
+WORTH_PART = 0.4
+NEWEST_PART = 0.3
 EVICTED_PAUSE_S = 30.0
 FULL_PAUSE_S = 10.0
 FAILED_PAUSES_S = (1.0, 5.0, 30.0, 60.0)
@@ -53,6 +55,8 @@ class Pools:
         """Sandboxes that were members and have not ended: id to pool."""
         self._digests: dict[str, str] = {}
         self._folder_mtime_ns = -1
+        self._usual_s = 0.1
+        """How long refills took lately that did not step back."""
         self._wake = asyncio.Event()
         self._loop_task: asyncio.Task[None] | None = None
         self._check_disk: Callable[[], None]
@@ -112,18 +116,20 @@ class Pools:
             await asyncio.wait(tasks)
             self._settle()
 
-    def take(self, spec: SandboxSpec, *, has_inputs: bool) -> str | None:
-        """The id under which this create finds a member, or None (counted, with the reason)."""
+    async def take(self, spec: SandboxSpec, *, has_inputs: bool) -> str | None:
+        """The id under which this create finds a member, or None (counted, with the reason). Where none is ready, but
+        one will be sooner than a machine that is started now, it waits for that one."""
         pool = (self._wanted or {}).get(spec.template)
         if pool is None:
             return None
-        fitting = [m for m in self._of(pool.template, "ready") if same_machine(m.spec, spec) and m.can_serve()]
-        if has_inputs or not fitting:
-            self._missed(pool.template, self._why_cold(pool, spec, has_inputs=has_inputs))
-            return None
-        member = fitting[0]
-        member.take(asyncio.get_running_loop().call_later(TAKEN_S, self.release, member.id))
-        return member.id
+        if not has_inputs:
+            fitting = [m for m in self._spare(pool.template) if same_machine(m.spec, spec) and m.can_serve()]
+            member = fitting[0] if fitting else self._soonest(pool, spec)
+            if member is not None and (member.state == "ready" or await self._made(member)):
+                member.take(asyncio.get_running_loop().call_later(TAKEN_S, self.release, member.id))
+                return member.id
+        self._missed(pool.template, self._why_cold(pool, spec, has_inputs=has_inputs))
+        return None
 
     def release(self, sandbox_id: str, *, discard: bool = False) -> None:
         """A promise that is not redeemed: the member is ready again, or given up. Unknown ids are success."""
@@ -197,7 +203,7 @@ class Pools:
             except NoCapacity as error:
                 resource, free = error.details.get("resource"), error.details.get("free", 0)
                 short = error.details.get("asked", 0) - free
-                spare = [member for member in self.members.values() if member.state == "ready"]
+                spare = self._spare()
                 held = [getattr(self._node.admission.granted(member.id), str(resource), 0) for member in spare]
                 if free <= free_before or not spare or sum(held) < short:
                     raise
@@ -244,13 +250,13 @@ class Pools:
         if self._wanted is None or self._node.stopping:
             return
         self._look_at_templates()
-        for member in [m for m in self.members.values() if m.state == "ready"]:
+        for member in self._spare():
             pool = self._wanted.get(member.row.pool or "")
             digest = self._digests.get(pool.template) if pool is not None else None
             if pool is None or digest is None or not same_machine(member.spec, pool.spec(digest)):
                 self._drop(member, "its pool, its shape or its template is another now")
         for pool in self._wanted.values():
-            for member in self._of(pool.template, "ready")[pool.size :]:
+            for member in self._spare(pool.template)[pool.size :]:
                 self._drop(member, "the pool became smaller")
         # The emptiest pool first.
         for pool in sorted(self._wanted.values(), key=lambda pool: self._supply(pool) / max(pool.size, 1)):
@@ -275,21 +281,44 @@ class Pools:
                 self._not_made(pool.template, error)
                 return
             self.members[member.id] = member
-            # Of an empty pool the next create would start cold, which takes as much: then a refill need not step back.
-            background = bool(self._of(pool.template, "ready"))
-            self._node.spawn(self._fill(member, background=background), f"pool:fill:{member.id}")
+            # Of a pool that runs empty the next create would start cold, which takes as much: no need to step back.
+            member.background = 2 * len(self._spare(pool.template)) >= pool.size
+            member.filling = self._node.spawn(self._fill(member), f"pool:fill:{member.id}")
 
-    async def _fill(self, member: Member, *, background: bool) -> None:
+    async def _fill(self, member: Member) -> None:
         pool = member.row.pool or ""
         try:
-            await lives.make(self._node, member, self.noticed, background=background)
+            await lives.make(self._node, member, self.noticed)
         except Exception as error:  # noqa: BLE001 - told in the pool's report, and in the log
             self._not_made(pool, error)
             self._drop(member, f"it could not be made: {error}")
             return
+        if not member.background:
+            self._usual_s += (time.monotonic() - member.began - self._usual_s) * NEWEST_PART
         if pool in self._tallies:
             self._tallies[pool].made()
         self._wake.set()
+
+    def _soonest(self, pool: WantedPool, spec: SandboxSpec) -> Member | None:
+        """A refill that is so far that nothing started now would overtake it, and that no other create waits for. One
+        that steps back may take long on a busy host."""
+        late = time.monotonic() - self._usual_s * WORTH_PART
+        filling = (
+            m
+            for m in self._of(pool.template, "filling")
+            if same_machine(m.spec, spec) and not (m.awaited or m.background)
+        )
+        return next((member for member in filling if member.began <= late), None)
+
+    async def _made(self, member: Member) -> bool:
+        """Whether the refill ended well, in the usual time; then it is the caller's, until its next await."""
+        assert member.filling is not None
+        member.awaited = True
+        try:
+            await asyncio.wait([member.filling], timeout=self._usual_s)
+            return member.state == "ready" and member.can_serve()
+        finally:
+            member.awaited = False
 
     def _not_made(self, pool: str, error: Exception) -> None:
         tally = self._tallies.get(pool)
@@ -328,6 +357,11 @@ class Pools:
 
     def _of(self, pool: str, *states: str) -> Sequence[Member]:
         return [member for member in self.members.values() if member.row.pool == pool and member.state in states]
+
+    def _spare(self, pool: str | None = None) -> list[Member]:
+        """Those that are ready and spoken for by nobody; of one pool or of all."""
+        ready = (m for m in self.members.values() if m.state == "ready" and not m.awaited)
+        return [member for member in ready if pool in (None, member.row.pool)]
 
     def _supply(self, pool: WantedPool) -> int:
         return len(self._of(pool.template, "ready", "filling"))
