@@ -96,7 +96,9 @@ def operator():
     kill(running, "server", "node")  # they look for the folder when they start
     scope = running.scope
     try:
-        yield Operator(running)
+        operator = Operator(running)
+        operator.set(0)  # waits until both are there again
+        yield operator
     finally:
         running.close()
     assert_no_leak(snapshot_of_nothing(scope), deadline_s=10)
