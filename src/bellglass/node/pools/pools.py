@@ -33,8 +33,10 @@ ANSWER_S = 1.0
 REFILL_DELAY_S = 0.02
 """A claim's answer and what its caller does first go before the refill."""
 TEMPLATE_LOOK_S = 2.0
-WORTH_PART = 0.4
+WORTH_PART = 0.7
+"""How far a refill must be for a create to wait for it."""
 NEWEST_PART = 0.3
+"""The weight of the newest refill in how long they usually take."""
 EVICTED_PAUSE_S = 30.0
 FULL_PAUSE_S = 10.0
 FAILED_PAUSES_S = (1.0, 5.0, 30.0, 60.0)
