@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from bellglass.node.helper import uids
-from bellglass.testing import kernel
+from bellglass.testing import kernel, leaks
 from bellglass.testing.leaks import (
     KINDS,
     SANDBOX_UIDS,
@@ -268,6 +268,14 @@ def test_planted_leak_is_seen(scope: Scope, name: str) -> None:
             break  # else others on the host may have made or ended namespaces meanwhile: a count tells not whose
     assert expected in seen
     assert_no_leak(before, deadline_s=5, late=late)
+
+
+def test_the_dead_that_init_has_not_collected_are_nobodys(scope: Scope) -> None:
+    """They have lost their cgroup and their lease is given back: any installation would take them for its own."""
+    alive = kernel.Process(101, 1, 1, SANDBOX_UIDS[70], "S", "sleep", "")
+    below = kernel.Process(102, 1, 101, SANDBOX_UIDS[70], "Z", "[sleep]", "")
+    dead = kernel.Process(103, 1, 1, SANDBOX_UIDS[70], "Z", "[sleep]", "")
+    assert leaks._processes(scope, [alive, below, dead]) == [alive, below]
 
 
 def test_leaked_descriptor_of_a_daemon_is_seen(scope: Scope) -> None:

@@ -196,8 +196,10 @@ def host_leaks(before: HostNamespaces, *, deadline_s: float = 5.0) -> list[str] 
 def _processes(scope: Scope, everything: list[kernel.Process]) -> list[kernel.Process]:
     """The daemons, everything below them, everything in the installation's cgroups or under its uids.
 
-    This process and its ancestors name the data folder too, in their arguments; they are not the installation's.
+    This process and its ancestors name the data folder too, in their arguments; they are not the installation's. Nor is
+    what has died and waits for the host's init to collect it: whose it was can no longer be told.
     """
+    everything = [process for process in everything if not (process.state == "Z" and process.parent == 1)]
     by_pid = {process.pid: process for process in everything}
     own, pid = set(), os.getpid()
     while pid in by_pid and pid not in own:
