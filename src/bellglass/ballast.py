@@ -61,6 +61,11 @@ class Ballast:
                 os.close(descriptor)
             return True
 
+    def make_room(self) -> None:
+        """A piece is free on the disk, if there is any left to give: for a start, which has to make small files."""
+        if free_bytes(self.path.parent) < PIECE_BYTES:
+            self.give()
+
     def give(self) -> bool:
         """Free a piece; False when nothing is left to give."""
         with _LOCK:

@@ -13,6 +13,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from bellglass import Sandbox
 from bellglass.errors import NoCapacity, NotFound
 from tests.functional.full_disk import MIB, SmallDisk, small_disk, wait_until
 
@@ -123,21 +124,28 @@ def test_a_delete_goes_through_without_any_ballast(disk: SmallDisk) -> None:
     wait_until(lambda: not any(disk.stack.data.sandboxes_dir.iterdir()), 60, "it is not given back")
 
 
-def test_down_works(disk: SmallDisk) -> None:
+def test_up_and_down_work(disk: SmallDisk) -> None:
     stack = disk.stack
-    stack.sandbox(**OPTIONS)
+    box = stack.sandbox(**OPTIONS)
+    box.files.write_text("kept", "here")
     disk.fill()
     disk.wait_low(True)
     stack.down(sandboxes=False)
-    assert any(stack.data.sandboxes_dir.iterdir()), "sandboxes outlive a down"
+    disk.fill()  # what the daemons gave up is gone as well
+    stack.up()
+    found = Sandbox.connect(box.id, api_url=stack.api_url, api_key=stack.api_key)
+    assert found.files.read_text("kept") == "here", "sandboxes outlive a down, and an up finds them"
+    found.close()
     stack.down(sandboxes=True)
-    assert not any(stack.data.sandboxes_dir.iterdir()), "a node alone deletes them, on a disk as full as before"
+    assert not any(stack.data.sandboxes_dir.iterdir())
     disk.empty()
     stack.up()
     stack.sandbox(**OPTIONS)
     disk.fill()
     disk.wait_low(True)
+    stack.down(sandboxes=False)
+    assert any(stack.data.sandboxes_dir.iterdir())
     stack.down(sandboxes=True)
-    assert not any(stack.data.sandboxes_dir.iterdir())
+    assert not any(stack.data.sandboxes_dir.iterdir()), "a node alone deletes them, on a disk as full as before"
     disk.empty()
     stack.up()

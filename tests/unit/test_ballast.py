@@ -29,6 +29,15 @@ def test_it_takes_real_room_and_gives_it_in_pieces(ballast: Ballast) -> None:
     assert ballast.fill() and ballast.held_bytes() == 3 * PIECE_BYTES
 
 
+def test_a_start_gets_a_piece_only_where_it_has_none(ballast: Ballast, monkeypatch: pytest.MonkeyPatch) -> None:
+    ballast.fill()
+    ballast.make_room()
+    assert ballast.held_bytes() == 3 * PIECE_BYTES
+    monkeypatch.setattr(module, "free_bytes", lambda folder: PIECE_BYTES - 1)
+    ballast.make_room()
+    assert ballast.held_bytes() == 2 * PIECE_BYTES
+
+
 def test_it_is_not_filled_from_the_last_room(ballast: Ballast, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "free_bytes", lambda folder: module.ROOM_FACTOR * 3 * PIECE_BYTES - 1)
     assert not ballast.fill() and not ballast.path.exists()

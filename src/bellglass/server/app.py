@@ -67,12 +67,13 @@ class Application:
     async def start(self) -> Services:
         """Open (and if needed migrate) the database, start the loops, begin to dial the node. Does not wait for it."""
         async with AsyncExitStack() as stack:
+            ballast = Ballast.beside(self._data.database_file)
+            await asyncio.to_thread(ballast.make_room)
             await asyncio.to_thread(migrate.ensure, self._data.database_file)
             engine = open_engine(self._data.database_file)
             stack.callback(engine.dispose)
             reader = Reader(engine)
             stack.callback(reader.close)
-            ballast = Ballast.beside(self._data.database_file)
             writer = Writer(engine)
             writer.start()
             stack.push_async_callback(writer.close)
