@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bellglass import faultpoints, ids
-from bellglass.errors import NotFound
+from bellglass.errors import NoCapacity, NotFound
 from bellglass.model import SandboxSpec, TerminationReason
 from bellglass.node import creating, ending, templates
 from bellglass.node.journal import SandboxRow
@@ -17,6 +18,7 @@ from bellglass.node.pools.member import Member
 if TYPE_CHECKING:
     from bellglass.node.sandboxes import Sandboxes
 
+log = logging.getLogger("bellglass.pools")
 OnEnd = Callable[[LiveSandbox, TerminationReason, str | None], None]
 
 
@@ -85,7 +87,10 @@ async def end(node: Sandboxes, member: Member) -> None:
 async def give_back(node: Sandboxes, member: Member) -> None:
     """Nothing of it is left when this returns, the journal's row included. Can be repeated after a failure."""
     row = member.row = replace(member.row, state="draining")
-    await node.journal.put(row)
+    try:
+        await node.journal.put(row)
+    except NoCapacity:  # its end makes the room; a node that is killed in between finds a member without a machine
+        log.exception("member %s is given back without that being stored", row.id)
     faultpoints.reach("node.pool.draining")
     if (live := member.live) is not None:
         await live.close(NotFound(f"no sandbox {row.id!r}", details={"field": "id"}))
