@@ -112,8 +112,7 @@ class LinkStream:
         once it reset the stream."""
         view = memoryview(data)
         while view:
-            # Not in crumbs: a peer gives a quarter of its window at a time, so this much comes by itself.
-            await self._wait_window(min(len(view), MAX_PAYLOAD, self._most_window * 3 // 4))
+            await self._wait_window(min(len(view), self._good_piece()))
             await self._connection.drain()
             if self._error is not None:
                 raise self._error
@@ -123,8 +122,9 @@ class LinkStream:
             view = view[len(piece) :]
 
     async def room(self) -> int:
-        """Until the peer takes more; answers how many bytes. Raises the peer's error once it reset the stream."""
-        await self._wait_window(1)
+        """Until the peer takes a good piece more; answers how many bytes. Raises the peer's error once it reset the
+        stream."""
+        await self._wait_window(self._good_piece())
         return self._send_window
 
     async def end(self) -> None:
@@ -220,6 +220,10 @@ class LinkStream:
         self._connection.forget(self._id)
 
     # --- inside -----------------------------------------------------------------------------------------
+
+    def _good_piece(self) -> int:
+        """Not in crumbs: a peer gives a quarter of its window at a time, so this much comes by itself."""
+        return min(MAX_PAYLOAD, self._most_window * 3 // 4)
 
     async def _wait_window(self, count: int) -> None:
         while self._send_window < count and self._error is None:

@@ -33,7 +33,8 @@ from bellglass.wire.output import (
 
 ACCEPTS = {"json": JSON, "ndjson": NDJSON, "frames": FRAMES}
 BUFFERED_BYTES = 1024 * 1024
-LEAST_PIECE_BYTES = 16 * 1024
+HEADS_BYTES = 8 * 1024
+"""Left for what rendering adds."""
 _TYPES = {STDOUT: OutputType.STDOUT, STDERR: OutputType.STDERR}
 
 
@@ -100,9 +101,8 @@ async def _streamed(view: View, stream: LinkStream, cursor: Cursor, reading: Rea
 
 
 def _next_piece(view: View, cursor: Cursor, encode: Callable[[OutputEvent], bytes], room_bytes: int) -> bytes:
-    """What follows the cursor, rendered, which makes it longer, and all the same mostly no more than there is room for;
-    empty when there is nothing."""
-    chunks = view.log.read(cursor, min(max(room_bytes // 2, LEAST_PIECE_BYTES), MAX_CHUNK_BYTES))
+    """What follows the cursor, rendered: about as much as there is room for; empty when there is nothing."""
+    chunks = view.log.read(cursor, min(room_bytes - HEADS_BYTES, MAX_CHUNK_BYTES))
     return b"".join([encode(_event(chunk)) for chunk in chunks])
 
 
