@@ -10,8 +10,8 @@ import pytest
 
 from bellglass.errors import NotFound
 from bellglass.node.drivers.base import Template
-from bellglass.node.helper import cgroup
-from bellglass.node.helper.uids import LEASES
+from bellglass.node.helper import cgroup, uids
+from bellglass.testing import kernel
 
 MIB = 2**20
 pytestmark = pytest.mark.usefixtures("clean")
@@ -21,10 +21,9 @@ def left(rig: Any, sandbox_id: str) -> list[str]:
     """What is there of a machine: kernel's names, lease, runtime's state, and the files of its folder."""
     name = cgroup.group_name(rig.installation, sandbox_id)
     found = [str(h / name) for h in cgroup.layout().hierarchies if (h / name).exists()]
-    found += [str(link) for link in LEASES.iterdir() if str(link.readlink()).endswith(sandbox_id)]
+    found += [f"lease {index}"] if (index := uids.find(rig.installation, sandbox_id)) is not None else []
     found += [str(rig.data.runc_root / sandbox_id)] if (rig.data.runc_root / sandbox_id).exists() else []
-    for backing in Path("/sys/block").glob("loop*/loop/backing_file"):
-        found += [str(backing)] if sandbox_id in backing.read_text() else []
+    found += [device for device, backing in kernel.loop_devices().items() if sandbox_id in backing]
     folder = rig.data.sandbox_dir(sandbox_id)
     return found + (sorted(path.name for path in folder.iterdir()) if folder.exists() else [])
 

@@ -16,8 +16,7 @@ from bellglass import ids
 from bellglass.errors import AgentLost, BellglassError, InternalError, NotFound, SandboxFailed
 from bellglass.node.drivers.base import Template
 from bellglass.node.drivers.runc import PROBE_ID, RuncDriver
-from bellglass.node.helper import cgroup
-from bellglass.node.helper.uids import LEASES
+from bellglass.node.helper import cgroup, uids
 from bellglass.testing import kernel
 from bellglass.wire.guest import GuestType
 
@@ -29,18 +28,11 @@ def traces(rig: Any, sandbox_id: str) -> list[str]:
     """Everything on the host that bears the sandbox's name."""
     name = cgroup.group_name(rig.installation, sandbox_id)
     found = [str(h / name) for h in cgroup.layout().hierarchies if (h / name).exists()]
-    found += [str(link) for link in LEASES.iterdir() if _target(link).endswith(sandbox_id)]
+    found += [f"lease {index}"] if (index := uids.find(rig.installation, sandbox_id)) is not None else []
     found += [str(p) for p in (rig.data.sandbox_dir(sandbox_id), rig.data.runc_root / sandbox_id) if p.exists()]
     found += [line for line in Path("/proc/self/mounts").read_text().splitlines() if sandbox_id in line]
     found += [device for device, backing in kernel.loop_devices().items() if sandbox_id in backing]
     return found
-
-
-def _target(link: Path) -> str:
-    try:
-        return str(link.readlink())
-    except FileNotFoundError:  # another installation's, released between the two looks
-        return ""
 
 
 def test_create_destroy_reclaim(rig: Any) -> None:
