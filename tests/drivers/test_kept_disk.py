@@ -14,6 +14,7 @@ from bellglass.node.helper import cgroup, uids
 from bellglass.testing import kernel
 
 MIB = 2**20
+KEPT = ["disk.img", "machine.json"]
 pytestmark = pytest.mark.usefixtures("clean")
 
 
@@ -37,17 +38,17 @@ def test_a_kept_disk_is_all_that_is_left_and_another_machine_reads_it(rig: Any) 
     )
     assert len(left(rig, sandbox_id)) > 10, "the test sees what a machine has"
     assert rig.run(rig.driver.keep_disk(sandbox_id)), "the machine is killed as well"
-    assert left(rig, sandbox_id) == ["disk.img"]
+    assert left(rig, sandbox_id) == KEPT
     folder = rig.data.sandbox_dir(sandbox_id)
     assert folder.stat().st_mode & 0o777 == 0o700 and (folder / "disk.img").stat().st_mode & 0o777 == 0o600
-    assert rig.run(rig.driver.keep_disk(sandbox_id)) and left(rig, sandbox_id) == ["disk.img"], "safe to repeat"
+    assert rig.run(rig.driver.keep_disk(sandbox_id)) and left(rig, sandbox_id) == KEPT, "safe to repeat"
     for _ in range(2):
         again = rig.run(rig.driver.create(spec))
         agent = type(machine.agent)(rig.link(again), again.groups)
         assert agent.shell("cat /home/user/job/a; stat -c %U /home/user/job/a", user="user") == "written\nuser\n"
         agent.link.close()
         assert rig.run(rig.driver.keep_disk(sandbox_id))
-        assert left(rig, sandbox_id) == ["disk.img"]
+        assert left(rig, sandbox_id) == KEPT
     machine.agent.link.close()
     rig.run(rig.driver.reclaim_leftovers(sandbox_id))
     assert left(rig, sandbox_id) == [] and not folder.exists()
@@ -62,10 +63,10 @@ def test_a_start_that_fails_leaves_the_disk(rig: Any) -> None:
     spec = rig.spec(sandbox_id=sandbox_id, reuse_disk=True)
     with pytest.raises(NotFound, match="not built"):
         rig.run(rig.driver.create(dataclasses.replace(spec, template=Template("nosuch", "0" * 64, Path("/")))))
-    assert left(rig, sandbox_id) == ["disk.img"]
+    assert left(rig, sandbox_id) == KEPT
     with pytest.raises(Exception, match="binds"):  # late: loop device, mounts and overlay are there
         rig.run(rig.driver.create(dataclasses.replace(spec, has_inputs=True)))
-    assert left(rig, sandbox_id) == ["disk.img"]
+    assert left(rig, sandbox_id) == KEPT
     again = rig.run(rig.driver.create(spec))
     agent = type(machine.agent)(rig.link(again), again.groups)
     assert agent.shell("cat /root/here") == "still\n"

@@ -29,6 +29,10 @@ def wait_until(condition, seconds, what):
         time.sleep(0.05)
 
 
+def kept_alone(stack, sandbox_id):
+    return sorted(os.listdir(stack.data.sandbox_dir(sandbox_id))) == ["disk.img", "machine.json"]
+
+
 @pytest.fixture(scope="module")
 def own():
     running = Stack.start()
@@ -72,7 +76,7 @@ def test_a_restarted_machine_ends_its_sandboxes_and_leaves_what_they_wrote(own, 
     assert b"out\n" in logs.stdout + logs.stderr, logs
 
     # The disk, once all else of it is given back
-    wait_until(lambda: os.listdir(own.data.sandbox_dir(box.id)) == ["disk.img"], 15, "more than its disk is left")
+    wait_until(lambda: kept_alone(own, box.id), 15, "more than its disk is left")
     assert again.files.read_text("job/a") == "kept\n" and again.files.read_text("job/link") == "kept\n"
     assert {entry.name for entry in again.files.list("job")} == {"a", "deep", "link"}
     with pytest.raises(FilePermission):
@@ -87,12 +91,12 @@ def test_a_restarted_machine_ends_its_sandboxes_and_leaves_what_they_wrote(own, 
         again.files.write_text("job/new", "x")
 
     # A reader that its node leaves behind goes; the disk does not.
-    assert len(os.listdir(own.data.sandbox_dir(box.id))) > 1, "a reader is up"
+    assert not kept_alone(own, box.id), "a reader is up"
     node = ProcessId.of(own.pids()["node"])
     node.send(signal.SIGKILL)
     assert node.wait(time.monotonic() + 5)
     wait_until(lambda: own.command("status", "--data-dir", str(own.data_dir)).returncode == 0, 15, "no node")
-    wait_until(lambda: os.listdir(own.data.sandbox_dir(box.id)) == ["disk.img"], 15, "the reader stays")
+    wait_until(lambda: kept_alone(own, box.id), 15, "the reader stays")
     wait_until(lambda: reads(again), 15, "it can't be read again")
     disk = own.status()["capacity"]["resources"]["disk"]["committed"]
     assert disk >= 2**30, "it is counted"
@@ -124,7 +128,7 @@ def test_down_with_sandboxes_takes_kept_disks_along(own):
     box.files.write_text("a", "b")
     restart_machine(own)
     own.up()
-    wait_until(lambda: os.listdir(own.data.sandbox_dir(box.id)) == ["disk.img"], 15, "no kept disk")
+    wait_until(lambda: kept_alone(own, box.id), 15, "no kept disk")
     own.down(sandboxes=True)
     assert not list(own.data.sandboxes_dir.iterdir())
     own.up()

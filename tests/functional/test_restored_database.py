@@ -8,10 +8,12 @@ import shutil
 import signal
 import sqlite3
 import time
+from pathlib import Path
 
 import pytest
 
-from bellglass import NotFound
+from bellglass import BellglassError, NotFound, SandboxGone
+from bellglass.supervise.processes import ProcessId
 from bellglass.testing.leaks import assert_no_leak
 from bellglass.testing.stack import Stack
 from tests.conftest import SANDBOX_OPTIONS, snapshot_of_nothing
@@ -26,7 +28,7 @@ def wait_until(condition, seconds, what):
         time.sleep(0.05)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def own():
     running = Stack.start()
     scope = running.scope
@@ -103,12 +105,79 @@ def test_a_restored_older_database(own):
     os.kill(own.pids()["server"], signal.SIGKILL)  # the next one reads them
     wait_until(lambda: not own.data.sandbox_dir(unwanted.id).exists(), 30, "it outlives its time")
     wait_until(lambda: quarantined(own) == {}, 10, "it is still listed")
+    own.data.settings_file.write_text(settings)
+    for left in (box, again):
+        left.delete()
     entries = sqlite3.connect(own.data.database_file)
     actions = [row[0] for row in entries.execute("select action from audit where action like 'sandbox.quarantine%'")]
     entries.close()
     assert actions.count("sandbox.quarantine") >= 3 and actions.count("sandbox.quarantine_over") == 2
     for made in (known, ended, wanted, unwanted, by_hand, box):
         made.close()
+
+
+def test_a_lost_journal_of_the_node(own):
+    """Rows do not vanish, and neither do disks: not of those that the database has, nor of those that nobody has."""
+    known = own.sandbox(**SANDBOX_OPTIONS)
+    backup = own.data_dir / "backup.db"
+    source, target = sqlite3.connect(own.data.database_file), sqlite3.connect(backup)
+    source.backup(target)
+    source.close()
+    target.close()
+    nobodys = own.sandbox(**SANDBOX_OPTIONS)
+    for box in (known, nobodys):
+        box.files.write_text("kept", box.id)
+        box.start(["sh", "-c", COUNT])
+    own.down(sandboxes=False)
+    half_made = own.data.sandbox_dir("sb" + "h" * 20)
+    (half_made / "bundle").mkdir(parents=True)
+    for path in own.data.node_dir.glob("*.db*"):
+        path.unlink()
+    for name in ("bellglass.db-wal", "bellglass.db-shm"):
+        (own.data.server_dir / name).unlink(missing_ok=True)
+    shutil.copyfile(backup, own.data.database_file)
+    own.up()
+
+    assert not half_made.exists(), "what has no disk goes at once"
+    api = {"api_url": own.api_url, "api_key": own.api_key}
+    again = type(known).connect(known.id, **api)
+    wait_until(lambda: again.info().state == "ended", 20, "it is not ended")
+    assert again.info().termination_reason == "node_lost"
+    wait_until(lambda: reads(again) == known.id, 15, "its disk can't be read")
+
+    wait_until(lambda: set(quarantined(own)) == {nobodys.id}, 15, "it is not in quarantine")
+    (item,) = quarantined(own).values()
+    assert (item["state"], item["project_id"], item["template"]) == ("running", "", "base")
+    frozen = list(Path("/sys/fs/cgroup").glob(f"**/bellglass-{own.scope.installation}/{nobodys.id}/*/cgroup.freeze"))
+    assert frozen and {path.read_text().strip() for path in frozen} == {"1"}
+    node = ProcessId.of(own.pids()["node"])
+    node.send(signal.SIGKILL)
+    assert node.wait(time.monotonic() + 5)
+    wait_until(lambda: own.command("status", "--data-dir", str(own.data_dir)).returncode == 0, 15, "no node")
+    assert {path.read_text().strip() for path in frozen} == {"1"}, "the next node lets it run on"
+    adopt = ["quarantine", "adopt", nobodys.id, "--data-dir", str(own.data_dir)]
+    refused = own.command(*adopt)
+    assert refused.returncode == 1 and b"unknown here" in refused.stderr, refused
+    assert own.command(*adopt, "--project", "default").returncode == 0
+    other = type(known).connect(nobodys.id, **api)
+    wait_until(lambda: reads(other) == nobodys.id, 15, "its disk can't be read")
+    assert (other.info().state, other.info().termination_reason) == ("ended", "node_lost")
+    for box in (again, other):
+        box.delete()
+    for box in (known, nobodys):
+        wait_until(lambda box=box: not own.data.sandbox_dir(box.id).exists(), 10, "its disk stays")
+    for box in (known, nobodys):
+        box.close()
+
+
+def reads(box):
+    try:
+        return box.files.read_text("/home/user/kept")
+    except SandboxGone:
+        return None  # its end is under way
+    except BellglassError as error:
+        assert error.retryable, error
+        return None
 
 
 def log_bytes(stack, sandbox_id):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from bellglass import faultpoints
 from bellglass.errors import NoCapacity
 from bellglass.model import TerminationReason
-from bellglass.node import inputs, kept, sandboxes
+from bellglass.node import found, inputs, kept, sandboxes
 from bellglass.node.drivers.base import Handle
 from bellglass.node.journal import SandboxRow
 from bellglass.node.live import LiveSandbox
@@ -30,7 +30,9 @@ async def delete(node: Sandboxes, sandbox_id: str, generation: int) -> str | Non
         row = node.row_table.get(sandbox_id)
         if row is None or row.generation != generation:
             return None
-        if row.state == "running":
+        if found.stands_alone(node, row):
+            row = await found.end(node, row, TerminationReason.USER)
+        elif row.state == "running":
             row = await _end(node, row, TerminationReason.USER, None)
         elif row.state == "ending":
             await _die(node, row)  # an earlier end did not get through

@@ -13,6 +13,8 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from bellglass.model import TerminationReason
+from bellglass.node import found
 from bellglass.node.journal import SandboxRow
 from bellglass.node.live import LiveSandbox
 
@@ -41,9 +43,12 @@ async def leave(node: Sandboxes, sandbox_id: str, generation: int, project_id: s
     """It goes on where it stood, with the lifetime that it had left. Idempotent. Raises NotFound."""
     async with node.lock(sandbox_id):
         row = node.row(sandbox_id, generation)
-        if row.quarantined_at_unix is None:
+        if (since := row.quarantined_at_unix) is None:
             return row
-        stood_s = time.time() - row.quarantined_at_unix
+        if found.stands_alone(node, row):
+            row = replace(row, quarantined_at_unix=None, project_id=project_id or row.project_id)
+            return await found.end(node, row, TerminationReason.NODE_LOST)
+        stood_s = time.time() - since
         expires_at = None if row.expires_at_unix is None else row.expires_at_unix + stood_s
         row = replace(
             row, quarantined_at_unix=None, expires_at_unix=expires_at, project_id=project_id or row.project_id

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bellglass import faultpoints
 from bellglass.model import SandboxSpec, TerminationReason
-from bellglass.node import ending, inputs, quarantine
+from bellglass.node import ending, found, inputs, quarantine
 from bellglass.node.drivers.base import Handle
 from bellglass.node.executions import record
 from bellglass.node.journal import POOL_STATES, SandboxRow
@@ -29,6 +29,7 @@ async def recover(node: Sandboxes, boot_id_file: Path) -> None:
     await _remove_strays(node)
     await asyncio.gather(*(_recover_or_log(node, row, rebooted=rebooted) for row in node.rows()))
     await node.pools.recover([row for row in rows if row.state in POOL_STATES], rebooted=rebooted)
+    await found.take_in(node, {row.id for row in rows} | set(node.row_table))
     # Last: a node that dies above finds out again that the host was restarted.
     await node.journal.meta("boot_id", boot_id)
 
@@ -58,6 +59,8 @@ async def _recover(node: Sandboxes, row: SandboxRow, *, rebooted: bool) -> None:
         if not row.reclaimed:
             node.spawn(ending.reclaim(node, row, None), f"reclaim:{row.id}")
         return
+    if found.stands_alone(node, row) and not rebooted:
+        return  # it stands still, as an earlier node has left it
     # Nobody else can hold it yet. What goes on behind the start of the node keeps it until it is safe to ask again.
     lock = node.lock(row.id)
     if row.state == "creating":

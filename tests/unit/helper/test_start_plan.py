@@ -66,7 +66,14 @@ def test_files_inside(count: int, online: str) -> None:
 
 
 def test_a_page_of_operations() -> None:
-    assert set(OPERATIONS) == {"lease_uids", "start_machine", "reclaim_machine", "keep_disk", "renew_lxcfs", "probe"}
+    assert set(OPERATIONS) == {
+        "lease_uids",
+        "start_machine",
+        "reclaim_machine",
+        "keep_disk",
+        "renew_lxcfs",
+        "probe",
+    } | {"list_machines", "describe_machine"}
     assert parse({"id": 1, "op": "reclaim_machine", "sandbox_id": ID})[1] == {"sandbox_id": ID}
 
 

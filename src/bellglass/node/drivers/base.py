@@ -7,9 +7,10 @@ Exec, files, logs and limits are written once above it, so a driver is small. A 
 from __future__ import annotations
 
 import socket
+from collections.abc import Set
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from bellglass.model import TierReport
 
@@ -43,6 +44,16 @@ class MachineSpec:
     """Nobody waits for it: its start is to take no processor from those somebody waits for."""
     reuse_disk: bool = False
     """On the disk that `keep_disk` kept. A create that fails leaves it; `keep_disk` takes all else down again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundMachine:
+    """A machine or a disk that is there, and that the journal does not know. `spec` has the fields of MachineSpec that
+    are numbers, and `template_name` and `template_digest`. `groups`: of one that runs."""
+
+    sandbox_id: str
+    spec: dict[str, Any]
+    groups: Groups | None
 
 
 class Groups(Protocol):
@@ -133,6 +144,9 @@ class Driver(Protocol):
 
     async def keep_disk(self, sandbox_id: str) -> bool:
         """`reclaim_leftovers`, but for the disk: whether there is one. Idempotent; it kills too."""
+
+    async def find(self, known: Set[str]) -> list[FoundMachine]:
+        """What is there beyond the known ids. What has no disk is half-made: that is given back at once."""
 
     async def close(self) -> None:
         """The node stops; machines go on."""

@@ -25,13 +25,13 @@ import shutil
 import signal
 import socket
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from bellglass import __version__, errors
 from bellglass.model import Tier, TierReport
-from bellglass.node.drivers.base import Groups, MachineSpec
+from bellglass.node.drivers.base import FoundMachine, Groups, MachineSpec
 from bellglass.node.drivers.fake_groups import CgroupTrees, ProcessTrees, alive, start_ticks
 from bellglass.node.drivers.fake_relay import Relay
 
@@ -117,6 +117,9 @@ class FakeDriver:
         """The files are the host's own, and stay anyway."""
         await self.reclaim_leftovers(sandbox_id)
         return self.fault("disk") != "gone"
+
+    async def find(self, known: Set[str]) -> list[FoundMachine]:
+        return []
 
     async def close(self) -> None:
         for handle in self.handles:

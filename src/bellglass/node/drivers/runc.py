@@ -12,6 +12,7 @@ import json
 import os
 import socket
 import struct
+from collections.abc import Set
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ from bellglass.errors import AgentLost, BellglassError, InternalError, NotSuppor
 from bellglass.model import Tier, TierReport
 from bellglass.node.cgroups import MachineGroups, wait_group_empty
 from bellglass.node.drivers import DriverContext
-from bellglass.node.drivers.base import Groups, Handle, MachineSpec, Template
+from bellglass.node.drivers.base import FoundMachine, Groups, Handle, MachineSpec, Template
 from bellglass.node.helper import cgroup
 from bellglass.node.helper.client import HelperClient
 from bellglass.node.helper.context import start_ticks
@@ -207,6 +208,19 @@ class RuncDriver:
     async def keep_disk(self, sandbox_id: str) -> bool:
         self._hang_up(sandbox_id)
         return bool((await self._helper.call("keep_disk", sandbox_id=sandbox_id))["kept"])
+
+    async def find(self, known: Set[str]) -> list[FoundMachine]:
+        found, after = [], ""
+        while page := (await self._helper.call("list_machines", after=after))["ids"]:
+            after = page[-1]
+            for sandbox_id in set(page) - known - {PROBE_ID}:
+                one = await self._helper.call("describe_machine", sandbox_id=sandbox_id)
+                if not one["has_disk"] or one["spec"] is None:
+                    await self.reclaim_leftovers(sandbox_id)
+                    continue
+                groups = MachineGroups(self.layout, self.installation, sandbox_id) if one["running"] else None
+                found.append(FoundMachine(sandbox_id=sandbox_id, spec=one["spec"], groups=groups))
+        return found
 
     def _hang_up(self, sandbox_id: str) -> None:
         if (listener := self._listeners.pop(sandbox_id, None)) is not None:

@@ -20,6 +20,8 @@ from bellglass.node.helper.wait import until
 
 DISK = "disk.img"
 """The sandbox's disk, in its folder."""
+MACHINE = "machine.json"
+"""What it was started with, beside it: for a node whose journal has lost it."""
 STAGING = Path("/run/bellglass/stage")
 """An empty folder on the host. Each start mounts a tmpfs on it in a mount namespace of its own."""
 

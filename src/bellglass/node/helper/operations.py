@@ -6,6 +6,8 @@
 | start_machine | those of StartMachine | pid, start_ticks, direct_io, lxcfs, profile_ms |
 | reclaim_machine | sandbox_id | nothing; kills what is left, removes all. Idempotent |
 | renew_lxcfs | none | renewed: how many running machines now read from the lxcfs that was started last |
+| list_machines | after: an id, or "" | ids: of the next sandboxes that have a folder |
+| describe_machine | sandbox_id | has_disk, running, spec: what it was started with |
 | keep_disk | sandbox_id | kept: whether there is a disk; as reclaim_machine, but for the disk |
 | probe | runtime | versions and what is missing on this host |
 """
@@ -22,6 +24,7 @@ from bellglass import faultpoints, ids
 from bellglass.errors import InvalidRequest
 from bellglass.node.helper import uids
 from bellglass.node.helper.context import Context, locked, make_folders
+from bellglass.node.helper.found import describe_machine, list_machines
 from bellglass.node.helper.probe import probe
 from bellglass.node.helper.reclaim import TIMEOUT_S, reclaim_machine
 from bellglass.node.helper.renew import renew_lxcfs
@@ -95,6 +98,18 @@ def _renew(context: Context, request: Mapping[str, Any]) -> Mapping[str, Any]:
     return renew_lxcfs(context)
 
 
+def _list(context: Context, request: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {"ids": list_machines(context, request["after"])}
+
+
+def _describe(context: Context, request: Mapping[str, Any]) -> Mapping[str, Any]:
+    return describe_machine(context, request["sandbox_id"])
+
+
+def _after(value: Any) -> bool:
+    return value == "" or _matches(ids.SANDBOX_ID)(value)
+
+
 def _keep_disk(context: Context, request: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"kept": reclaim_machine(context, request["sandbox_id"], keep_disk=True)}
 
@@ -128,6 +143,8 @@ OPERATIONS: Mapping[str, Operation] = {
     "reclaim_machine": Operation(_reclaim, _SANDBOX, 60),
     "renew_lxcfs": Operation(_renew, {}, 60),
     "keep_disk": Operation(_keep_disk, _SANDBOX, 60),
+    "list_machines": Operation(_list, {"after": _after}, 30),
+    "describe_machine": Operation(_describe, _SANDBOX, 30),
     "probe": Operation(_probe, {"runtime": _one_of(*RUNTIMES)}, 60),
 }
 

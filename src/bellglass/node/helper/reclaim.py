@@ -15,7 +15,7 @@ from pathlib import Path
 from bellglass import faultpoints
 from bellglass.errors import InternalError
 from bellglass.node.helper import cgroup, loop, uids
-from bellglass.node.helper.context import DISK, Context, locked
+from bellglass.node.helper.context import DISK, MACHINE, Context, locked
 from bellglass.node.helper.wait import until
 
 TIMEOUT_S = 15.0
@@ -52,7 +52,7 @@ def reclaim_locked(context: Context, sandbox_id: str, *, keep_disk: bool = False
     if kept:
         folder.chmod(0o700)
         for path in folder.iterdir():
-            if path.name != DISK:
+            if path.name not in (DISK, MACHINE):
                 _remove_tree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
     else:
         _remove_tree(folder)

@@ -12,13 +12,13 @@ import resource
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from bellglass import faultpoints
 from bellglass.errors import BellglassError, NoCapacity, NotFound, SandboxFailed
 from bellglass.node.helper import cgroup, idmap, kernel, loop, oci, priority, run, uids
-from bellglass.node.helper.context import DISK, STAGING, Context, locked, seccomp_profile, start_ticks
+from bellglass.node.helper.context import DISK, MACHINE, STAGING, Context, locked, seccomp_profile, start_ticks
 from bellglass.node.helper.reclaim import reclaim_locked
 from bellglass.node.image import disk
 
@@ -120,6 +120,7 @@ class MachineStart:
             raise NotFound(f"{self.spec.sandbox_id} has left no disk")
 
     def make_disk(self) -> None:
+        (self.folder / MACHINE).write_text(json.dumps(asdict(self.spec)))
         disk.create(
             self.folder / DISK,
             self.spec.disk_bytes,
