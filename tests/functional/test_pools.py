@@ -66,9 +66,15 @@ class Operator:
             time.sleep(0.05)
 
     def members(self):
-        """The ids of all machines on the disk that no project has."""
-        counted = {box.id for box in self.stack_boxes()}
-        return {path.name for path in self.stack.data.sandboxes_dir.iterdir()} - counted
+        """The ids of all machines on the disk that no project has, once those of deleted sandboxes are gone."""
+        deadline = time.monotonic() + 30
+        while True:
+            boxes = {box.id for box in self.stack_boxes()}
+            found = {path.name for path in self.stack.data.sandboxes_dir.iterdir()} - boxes
+            if len(found) == self.status["ready"]:
+                return found
+            assert time.monotonic() < deadline, f"{found} are there, {self.status}"
+            time.sleep(0.05)
 
     def stack_boxes(self):
         from bellglass import Sandbox
