@@ -1,8 +1,9 @@
 """The records of executions, in a SQLite file of their own.
 
-Written on the event loop without fsync: a killed node loses nothing (the page cache has it), a host that loses power
-may lose the last records, which died with their sandboxes anyway. The file also holds each sandbox's next stream id,
-raised in steps, so that a restarted node never uses one twice.
+Written on the event loop without an fsync for each: a killed node loses nothing (the page cache has it), a host that
+loses power may lose the last ones, but never the file: what is older must stay readable then, so SQLite syncs at its
+checkpoints, which are rare. The file also holds each sandbox's next stream id, raised in steps, so that a restarted
+node never uses one twice.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from bellglass.ballast import Ballast
 from bellglass.node.schema import bring_forward
 
 STREAM_ID_STEP = 1024
+CHECKPOINT_PAGES = 2048
+"""8 MiB: about 700 commands between two stops of the loop for an fsync."""
 SCHEMA = (
     (
         "create table if not exists executions (sandbox_id text not null, id text not null,"
@@ -48,7 +51,7 @@ class Records:
         self._ballast = Ballast.beside(path)
         self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         try:
-            for pragma in ("journal_mode=wal", "synchronous=off", "wal_autocheckpoint=256"):
+            for pragma in ("journal_mode=wal", "synchronous=normal", f"wal_autocheckpoint={CHECKPOINT_PAGES}"):
                 self._write(f"pragma {pragma}")
             self._ballast.spend(lambda: bring_forward(self._db, path, SCHEMA))
         except BaseException:
