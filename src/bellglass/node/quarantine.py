@@ -29,13 +29,14 @@ async def enter(node: Sandboxes, sandbox_id: str, generation: int) -> SandboxRow
     """Idempotent. Raises NotFound."""
     async with node.lock(sandbox_id):
         row = node.row(sandbox_id, generation)
+        # First: what can't be frozen must not be told to stand still, and is tried again.
+        if (live := node.live_table.get(sandbox_id)) is not None:
+            await stand_still(live)
         if row.quarantined_at_unix is None:
             row = replace(row, quarantined_at_unix=time.time())
             await node.journal.put(row)
             node.row_table[row.id] = row
             log.warning("sandbox %s is in quarantine: the server does not know it", row.id)
-        if (live := node.live_table.get(sandbox_id)) is not None:
-            await stand_still(live)
         return row
 
 
@@ -53,10 +54,11 @@ async def leave(node: Sandboxes, sandbox_id: str, generation: int, project_id: s
         row = replace(
             row, quarantined_at_unix=None, expires_at_unix=expires_at, project_id=project_id or row.project_id
         )
-        await node.journal.put(row)
-        node.row_table[row.id] = row
         if (live := node.live_table.get(sandbox_id)) is not None:
             await asyncio.to_thread(live.thaw, FROZEN_FOR)
+        await node.journal.put(row)
+        node.row_table[row.id] = row
+        if live is not None:
             assert row.expires_at_unix is not None
             live.set_clocks(expires_at_unix=row.expires_at_unix, idle_timeout_s=row.idle_timeout_s)
         log.info("sandbox %s has left quarantine", row.id)

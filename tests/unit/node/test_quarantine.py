@@ -105,3 +105,28 @@ def test_what_the_server_said_at_the_create_is_kept_for_it(run) -> None:
             assert item["about"] == about
 
     run(scenario())
+
+
+def test_one_that_could_not_be_frozen_is_not_told_to_stand_still(run) -> None:
+    async def scenario() -> None:
+        async with bench() as node:
+            box = await node.create()
+            counting = (await box.start(COUNT))["id"]
+            live = node.node.sandboxes.live(box.id, 1)
+            groups, live.groups = live.groups, Broken()
+            with pytest.raises(errors.InternalError):
+                await box.call("sandbox.quarantine")
+            assert node.node.sandboxes.row(box.id, 1).quarantined_at_unix is None
+            live.groups = groups
+            await box.call("sandbox.quarantine")
+            await asyncio.sleep(0.3)
+            stood = live.executions.running[counting].log.total_bytes
+            await asyncio.sleep(0.5)
+            assert live.executions.running[counting].log.total_bytes == stood
+
+    run(scenario())
+
+
+class Broken:
+    def freeze(self, *, frozen: bool) -> None:
+        raise OSError("the kernel said no")
