@@ -71,3 +71,5 @@ fill_venv() {
 one_at_a_time
 install_packages
 fill_venv
+# The daemons' users can't write into the checkout: without this each start of a daemon compiles its modules.
+"$VENV/bin/python" -m compileall -q "$CHECKOUT/src"
