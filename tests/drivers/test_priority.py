@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bellglass.node.helper import priority, run
-from bellglass.node.helper.idmap import run_forked
+from bellglass.node.helper.idmap import fork
 
 pytestmark = pytest.mark.root
 SHOW = "nice; cat /proc/self/autogroup 2>/dev/null || echo 'nice none'"
@@ -40,5 +40,5 @@ def test_background_steps_back_with_all_that_it_starts():
             started.kill()
             started.wait()
 
-    run_forked(background, "a refill")
+    assert os.waitpid(fork(background), 0)[1] == 0
     assert os.getpriority(os.PRIO_PROCESS, 0) == usual

@@ -170,7 +170,7 @@ def write(rig: Rig, point: str, victim: str) -> None:
 
 def undo(rig: Rig, point: str, victim: str) -> None:
     """The node dies while it undoes a create that has failed: the server asks its next life."""
-    rig.arm("helper.start.userns")
+    rig.arm("helper.start.runtime")
     create(rig, point, victim)
 
 

@@ -1,8 +1,8 @@
 """Idmapped mounts and the overlay above them: a disk that knows ids from 0 up serves a range of host uids.
 
 Both layers are idmapped, the overlay is mounted plainly in the initial user namespace. What surprises: mounted by uid 0
-such an overlay works but is silently read-only, since uid 0 has no place in the upper layer's map. So a child with the
-range's first uid as its file system uid mounts it.
+such an overlay works but is silently read-only, since uid 0 has no place in the upper layer's map. So it
+is mounted with the range's first uid as the file system uid.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from bellglass.node.helper.uids import RANGE_SIZE
 
 
 def user_namespace(first: int) -> int:
-    """A descriptor that keeps a user namespace alive which maps 0.. to first..; nothing runs in it. Costs 1 ms.
+    """A descriptor that keeps a user namespace alive which maps 0.. to first..; nothing runs in it, and no other can be
+    made below it. Costs some ms.
 
     The kernel counts inotify instances, message queues, locked memory and the like of a namespace against its owner's
     limits as well. Owned by root, all sandboxes and the host's root would share one count, so `first` owns it.
@@ -32,6 +33,8 @@ def user_namespace(first: int) -> int:
         os.setresuid(first, first, first)
         kernel.die_with_parent(parent)  # a change of the uid has cleared it
         kernel.unshare(kernel.CLONE_NEWUSER)
+        # Here, where a process is in it anyway: nobody makes further ones below it, whatever the filter lets pass.
+        Path("/proc/sys/user/max_user_namespaces").write_text("0")
         os.kill(os.getpid(), signal.SIGSTOP)
 
     pid = fork(hold)
@@ -58,15 +61,17 @@ def mount_idmapped(source: str, target: str, userns: int, *, read_only: bool) ->
 
 
 def mount_overlay(lower: str, upper: str, work: str, target: str, first: int) -> None:
-    """Raises OSError when it can't be mounted, or came out read-only."""
+    """Raises OSError when it can't be mounted, or came out read-only. The caller is a process of one thread."""
     options = f"lowerdir={lower},upperdir={upper},workdir={work},redirect_dir=nofollow,metacopy=off"
-
-    def act() -> None:
-        kernel.prctl(kernel.PR_SET_SECUREBITS, kernel.SECBIT_NO_SETUID_FIXUP)
+    parent = os.getppid()
+    kernel.prctl(kernel.PR_SET_SECUREBITS, kernel.SECBIT_NO_SETUID_FIXUP)  # keeps the right to mount
+    try:
         kernel.set_fs_ids(first, first)
         kernel.mount("overlay", target, "overlay", kernel.MS_NODEV, options)
-
-    run_forked(act, "mount -t overlay")
+    finally:
+        kernel.set_fs_ids(0, 0)
+        kernel.prctl(kernel.PR_SET_SECUREBITS, 0)
+        kernel.die_with_parent(parent)  # a change of the ids has cleared it
     if not kernel.is_writable(target):
         raise OSError(f"the overlay at {target} was mounted read-only")
 
@@ -88,13 +93,3 @@ def fork(act: Callable[[], None]) -> int:
         code = error.errno or 255 if isinstance(error, OSError) else 255
     finally:
         os._exit(code)
-
-
-def run_forked(act: Callable[[], None], what: str) -> None:
-    """Run the function in a child, for what would change this process for good. Raises OSError if it failed."""
-    _, status = os.waitpid(fork(act), 0)
-    code = os.waitstatus_to_exitcode(status)
-    if 0 < code < 255:
-        raise OSError(code, f"{what}: {os.strerror(code)}")
-    if code:
-        raise OSError(f"{what} failed ({code}): see the helper's log")

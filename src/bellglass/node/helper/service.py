@@ -55,6 +55,9 @@ class _Child:
 def serve(context: Context, channel: socket.socket) -> None:
     """Until the node is gone. Raises PermissionError when somebody else than its parent made the channel."""
     pid, uid, _ = _SO_PEERCRED.unpack(channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _SO_PEERCRED.size))
+    # The children's collector would write to every object that they share with this process, and so copy its memory.
+    gc.collect()
+    gc.freeze()
     # A socketpair tells who made it: the launcher, as root, before it became the node.
     if pid != os.getppid() or uid != 0:
         raise PermissionError(f"the channel was made by pid {pid}, uid {uid}, not by the launcher {os.getppid()}")
@@ -111,6 +114,7 @@ def _begin(context: Context, channel: socket.socket, children: dict[int, _Child]
             busy.add(request.sandbox_id)
         parent, pid = os.getpid(), os.fork()
         if pid == 0:
+            gc.disable()
             kernel.die_with_parent(parent)
             _work(context, channel, request)
         children[pid] = _Child(request, time.monotonic() + request.operation.timeout_s)

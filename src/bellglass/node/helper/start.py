@@ -92,7 +92,6 @@ class MachineStart:
             Step("cgroup", f"make {group} in {len(self.place.hierarchies)} hierarchies", self.make_groups),
             Step("bundle", f"write {self.folder / 'bundle/config.json'}", self.write_bundle),
             Step("runtime", f"{spec.runtime} run --detach {spec.sandbox_id}", self.start_runtime),
-            Step("userns", "set user.max_user_namespaces to 0 inside", self.forbid_user_namespaces),
         ]
 
     def check_template(self) -> None:
@@ -229,14 +228,6 @@ class MachineStart:
         """What this child gave up, its machine has inherited."""
         if self.spec.background:
             priority.restore(self.pid, self.usual_nice)
-
-    def forbid_user_namespaces(self) -> None:
-        def act() -> None:
-            fd = os.open(f"/proc/{self.pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
-            kernel.setns(fd, kernel.CLONE_NEWUSER)
-            Path("/proc/sys/user/max_user_namespaces").write_text("0")
-
-        idmap.run_forked(act, "user.max_user_namespaces = 0")
 
 
 def start_machine(context: Context, spec: StartMachine) -> dict[str, object]:
