@@ -22,6 +22,7 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print api_url, api_key and data_dir as JSON.")] = False,
 ) -> None:
     """Start the daemons, and write a client profile so that Sandbox("base") just works."""
+    from bellglass.node.image.progress import BuildProgress
     from bellglass.supervise import up
     from bellglass.supervise.profile import Profile
 
@@ -31,7 +32,7 @@ def command(
         # Standard output belongs to the answer when that is JSON.
         print(f"  ok  {step}  ({seconds:.2f} s)", file=sys.stderr if as_json else sys.stdout, flush=True)
 
-    building = up.BuildProgress("base")
+    building = BuildProgress("base")
 
     def say(step: str, seconds: float) -> None:
         if step.startswith(up.BUILD_PREFIX) and not as_json and sys.stdout.isatty():

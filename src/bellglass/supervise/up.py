@@ -1,7 +1,8 @@
 """`bellglass up` as a function: everything from an empty folder to an API that answers, told step by step.
 
-With `detach` the work is done by a child in a session of its own, which sends its steps and its outcome through a
-pipe as JSON lines; the caller returns when the API answers, the child becomes the supervisor.
+With `detach` the work is done by a process in a session of its own (`python -m bellglass.supervise`), which sends its
+steps and its outcome through a pipe as JSON lines; the caller returns when the API answers, that process is then the
+supervisor.
 """
 
 from __future__ import annotations
@@ -9,19 +10,18 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from bellglass import settings as settings_module
 from bellglass.datadir import DataDir, cache_dir
-from bellglass.errors import BellglassError, InternalError, NotSupported, SandboxFailed, from_dict
-from bellglass.node.image.progress import BuildProgress
+from bellglass.errors import InternalError, NotSupported, SandboxFailed, from_dict
 from bellglass.settings import Settings
-from bellglass.supervise import profile
+from bellglass.supervise import launch, profile
 from bellglass.supervise.control import Lock
 from bellglass.supervise.install import prepare
 from bellglass.supervise.profile import Profile
@@ -29,7 +29,6 @@ from bellglass.supervise.supervisor import Say, Supervisor, block_signals
 
 BUILD_PREFIX = "template base: "
 """Steps that begin so are phases of the build; the step without a colon ends it."""
-__all__ = ["BuildProgress", "ensure_base_template", "require_agent", "run_detached", "run_foreground", "start"]
 AGENT_DIR = Path(__file__).resolve().parents[1] / "_agent"
 
 
@@ -40,13 +39,7 @@ def templates_dir(settings: Settings) -> Path:
 def start(data: DataDir, *, listen: str | None, port: int | None, say: Say) -> tuple[Supervisor, Profile]:
     """Prepare and start. Raises BellglassError with the next step; nothing of it then runs."""
     settings = settings_module.load(data.settings_file)
-    uses_helper = settings["node.driver"] != "fake"
-    if uses_helper and os.geteuid() != 0:
-        raise NotSupported(
-            "the container tier needs root for its helper",
-            # In full: sudo's PATH has no venv.
-            hint=f"run: sudo {shutil.which('bellglass') or sys.argv[0]} up{data.option}",
-        )
+    require_root(settings, data)
     require_packages()
     require_agent()
     block_signals()
@@ -55,11 +48,25 @@ def start(data: DataDir, *, listen: str | None, port: int | None, say: Say) -> t
     lock = Lock(data)
     lock.take()
     say(f"data folder {data.root}, installation {installation.id}", time.monotonic() - begun)
-    if uses_helper:
+    if needs_root(settings):
         ensure_base_template(settings, say)
     supervisor = Supervisor(installation, settings, listen, port, say, lock)
     found = supervisor.start()
     return supervisor, found
+
+
+def needs_root(settings: Settings) -> bool:
+    return bool(settings["node.driver"] != "fake")
+
+
+def require_root(settings: Settings, data: DataDir) -> None:
+    """Raises NotSupported with the command that has it."""
+    if needs_root(settings) and os.geteuid() != 0:
+        raise NotSupported(
+            "the container tier needs root for its helper",
+            # In full: sudo's PATH has no venv.
+            hint=f"run: sudo {shutil.which('bellglass') or sys.argv[0]} up{data.option}",
+        )
 
 
 def require_packages() -> None:
@@ -108,11 +115,13 @@ def run_foreground(
 
 def run_detached(data: DataDir, *, listen: str | None, port: int | None, say: Say) -> Profile:
     """Start in the background; answers when the API does."""
+    require_root(settings_module.load(data.settings_file), data)
     read, write = os.pipe2(os.O_CLOEXEC)
-    pid = os.fork()
-    if pid == 0:
-        os.close(read)
-        _become_daemon(data, write, listen=listen, port=port)
+    argv = launch.python("bellglass.supervise", "--data-dir", str(data.root.absolute()), "--report-fd", str(write))
+    argv += ["--listen", listen] if listen is not None else []
+    argv += ["--port", str(port)] if port is not None else []
+    # A program of its own, not a fork of this one: it stays, and has no use for what a command line imports.
+    process = subprocess.Popen(argv, pass_fds=(write,), start_new_session=True, cwd="/")
     os.close(write)
     with os.fdopen(read) as lines:
         for line in lines:
@@ -120,52 +129,12 @@ def run_detached(data: DataDir, *, listen: str | None, port: int | None, say: Sa
             if "step" in message:
                 say(message["step"], message["seconds"])
             elif "error" in message:
-                os.waitpid(pid, 0)
+                process.wait()
                 raise from_dict(message)
             else:
                 found = Profile(**message["profile"])
                 file, owner = profile.profile_file(data)
                 profile.publish(found, file, owner)
                 return found
-    os.waitpid(pid, 0)
+    process.wait()
     raise InternalError("the supervisor died while it started", hint=f"see {data.logs_dir / 'supervisor.log'}")
-
-
-def _become_daemon(data: DataDir, report: int, *, listen: str | None, port: int | None) -> None:
-    """The rest of the child's life; never returns."""
-    code = 1
-    try:
-        os.setsid()
-        os.chdir("/")
-
-        def tell(message: dict[str, Any]) -> None:
-            os.write(report, (json.dumps(message) + "\n").encode())
-
-        try:
-            supervisor, found = start(
-                data, listen=listen, port=port, say=lambda step, seconds: tell({"step": step, "seconds": seconds})
-            )
-        except BellglassError as error:
-            tell(error.to_dict())
-            return
-        except BaseException as error:
-            tell(InternalError(f"{type(error).__name__}: {error}").to_dict())
-            raise
-        _leave_terminal(data)
-        tell({"profile": {"api_url": found.api_url, "api_key": found.api_key, "data_dir": found.data_dir}})
-        os.close(report)
-        supervisor.run()
-        code = 0
-    finally:
-        sys.stderr.flush()
-        os._exit(code)
-
-
-def _leave_terminal(data: DataDir) -> None:
-    null = os.open(os.devnull, os.O_RDWR)
-    log = os.open(data.logs_dir / "supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o640)
-    os.dup2(null, 0)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    os.close(null)
-    os.close(log)
