@@ -66,6 +66,8 @@ class Tally:
     """Refills in a row that were not made."""
     pause_until: float = 0.0
     """Monotonic: no refill before."""
+    claimed_at: float = 0.0
+    """Monotonic: when a create last took a member."""
 
     def failed(self, why: str, pause_s: float) -> None:
         self.problem, self.failures = why, self.failures + 1

@@ -32,6 +32,8 @@ TAKEN_S = 30.0
 ANSWER_S = 1.0
 REFILL_DELAY_S = 0.02
 """A claim's answer and what its caller does first go before the refill."""
+QUIET_S = 0.1
+"""As long as half of a pool waits, refills wait until no create has come for so long: they would slow it down."""
 TEMPLATE_LOOK_S = 2.0
 WORTH_PART = 0.7
 """How far a refill must be for a create to wait for it."""
@@ -192,7 +194,9 @@ class Pools:
         self._claimed[sandbox_id] = pool
         if pool in self._tallies:
             self._tallies[pool].hits += 1
-        asyncio.get_running_loop().call_later(REFILL_DELAY_S, self._wake.set)
+            self._tallies[pool].claimed_at = time.monotonic()
+        for delay_s in (REFILL_DELAY_S, QUIET_S + 0.005):  # timers may be a millisecond early
+            asyncio.get_running_loop().call_later(delay_s, self._wake.set)
         return row
 
     async def grant(self, sandbox_id: str, spec: SandboxSpec) -> Share:
@@ -271,6 +275,7 @@ class Pools:
             return
         while (
             self._supply(pool) < pool.size
+            and (time.monotonic() >= tally.claimed_at + QUIET_S or not self._half_waits(pool))
             and (pool.ceiling is None or self._machines(pool) < pool.ceiling)
             and time.monotonic() >= tally.pause_until
             and sum(member.state == "filling" for member in self.members.values()) < self._most_fills
@@ -284,7 +289,7 @@ class Pools:
                 return
             self.members[member.id] = member
             # Of a pool that runs empty the next create would start cold, which takes as much: no need to step back.
-            member.background = 2 * len(self._spare(pool.template)) >= pool.size
+            member.background = self._half_waits(pool)
             member.filling = self._node.spawn(self._fill(member), f"pool:fill:{member.id}")
 
     async def _fill(self, member: Member) -> None:
@@ -364,6 +369,9 @@ class Pools:
         """Those that are ready and spoken for by nobody; of one pool or of all."""
         ready = (m for m in self.members.values() if m.state == "ready" and not m.awaited)
         return [member for member in ready if pool in (None, member.row.pool)]
+
+    def _half_waits(self, pool: WantedPool) -> bool:
+        return 2 * len(self._spare(pool.template)) >= pool.size
 
     def _supply(self, pool: WantedPool) -> int:
         return len(self._of(pool.template, "ready", "filling"))
