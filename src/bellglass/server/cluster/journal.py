@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 import structlog
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, bindparam, select
 
 from bellglass import faultpoints
 from bellglass.errors import NodeUnavailable
@@ -23,6 +23,8 @@ from bellglass.server.db.writer import Writer
 from bellglass.server.sandboxes import events
 
 MAX_LINE = 256 * 1024
+_CURSOR = select(node_cursors.c.seq).where(node_cursors.c.node_id == bindparam("node"))
+_SET_CURSOR = node_cursors.update().where(node_cursors.c.node_id == bindparam("node")).values(seq=bindparam("to"))
 log = structlog.get_logger("bellglass.journal")
 
 
@@ -47,7 +49,7 @@ class Journal:
 
 def read_cursor(connection: Connection, node_id: str) -> int:
     """The number of the last event taken in; 0 for a node that is new."""
-    row = connection.execute(select(node_cursors.c.seq).where(node_cursors.c.node_id == node_id)).first()
+    row = connection.execute(_CURSOR, {"node": node_id}).first()
     if row is None:
         connection.execute(node_cursors.insert().values(node_id=node_id, seq=0))
         return 0
@@ -62,7 +64,7 @@ def ingest(connection: Connection, node_id: str, batch: list[dict[str, Any]]) ->
             continue
         events.apply(connection, event)
         cursor = event["seq"]
-    connection.execute(node_cursors.update().where(node_cursors.c.node_id == node_id).values(seq=cursor))
+    connection.execute(_SET_CURSOR, {"node": node_id, "to": cursor})
     faultpoints.reach("server.journal.ingesting")
     return cursor
 

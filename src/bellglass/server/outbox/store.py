@@ -9,11 +9,13 @@ from sqlalchemy import Connection, Row, delete, insert, select
 from bellglass.model import now
 from bellglass.server.db.tables import outbox
 
+_ADD = insert(outbox)
+"""Made once: each change of state adds a record, and making the statement takes longer than executing it."""
+
 
 def add(connection: Connection, kind: str, project_id: str, sandbox_id: str | None, data: dict[str, Any]) -> None:
-    connection.execute(
-        insert(outbox).values(at=now(), kind=kind, project_id=project_id, sandbox_id=sandbox_id, data=data)
-    )
+    record = {"at": now(), "kind": kind, "project_id": project_id, "sandbox_id": sandbox_id, "data": data}
+    connection.execute(_ADD, record)
 
 
 def read_after(connection: Connection, seq: int, limit: int) -> list[Row[Any]]:
