@@ -17,7 +17,7 @@ from bellglass.wire import guest
 from bellglass.wire.guest import FileFlag, FileOp
 
 from .conftest import Peer, Stream, errno_name
-from .test_files import failure, leftovers, wait_until
+from .file_checks import failure, leftovers, wait_until
 
 Member = tuple[dict[str, Any], bytes]
 

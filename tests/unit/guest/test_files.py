@@ -7,7 +7,6 @@ import signal
 import socket
 import stat
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,23 +14,8 @@ import pytest
 from bellglass.wire import guest
 from bellglass.wire.guest import FileFlag, FileOp
 
-from .conftest import Peer, Stream, errno_name, resident_bytes
-
-
-def failure(stream: Stream) -> tuple[str, str]:
-    assert stream.failure is not None, f"it succeeded: {stream.result}"
-    return stream.failure.stage, errno_name(stream.failure.errno)
-
-
-def leftovers(folder: Path) -> list[str]:
-    return [path.name for path in folder.rglob(".bellglass-*")]
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float = 5) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
+from .conftest import Peer, Stream, resident_bytes
+from .file_checks import failure, leftovers, wait_until
 
 
 def test_write_and_read(peer: Peer, tmp_path: Path) -> None:

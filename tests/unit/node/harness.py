@@ -18,6 +18,7 @@ from bellglass.link import LinkClient
 from bellglass.node.app import Node
 from bellglass.node.drivers.fake import FakeDriver
 from bellglass.node.templates import agent_binary
+from bellglass.wire.output import OutputDecoder, OutputType
 
 SECRET = "unit-test-secret"
 INSTALLATION = "aaaaaaaa"
@@ -184,3 +185,17 @@ async def bench(**options: Any) -> AsyncIterator[Bench]:
             for handle in left:
                 await handle.destroy()
                 await handle.reclaim()
+
+
+async def frames(stream: Any) -> tuple[bytes, bytes, list[Any]]:
+    """Standard output, standard error and the other events of a stream of frames, read to its end."""
+    decoder, out, err, others = OutputDecoder(), b"", b"", []
+    async for chunk in stream:
+        for event in decoder.feed(chunk):
+            if event.type is OutputType.STDOUT:
+                out += event.data
+            elif event.type is OutputType.STDERR:
+                err += event.data
+            else:
+                others.append(event)
+    return out, err, others

@@ -6,11 +6,11 @@ import asyncio
 from typing import Any
 
 import pytest
+from harness import bench
 
 from bellglass import errors
 from bellglass.model import TerminationReason
 from bellglass.node.journal import SandboxRow
-from tests.unit.node.harness import bench
 
 
 def fail_once(node: Any) -> list[str]:

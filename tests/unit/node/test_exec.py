@@ -11,26 +11,13 @@ import time
 from pathlib import Path
 
 import pytest
-from harness import bench
+from harness import bench, frames
 
 from bellglass import ids
 from bellglass.errors import Conflict, InvalidCommand, InvalidRequest, LimitExceeded, NoCapacity, NotFound
 from bellglass.node.executions.log import ExecutionLog
 from bellglass.node.executions.records import Records
-from bellglass.wire.output import OutputDecoder, OutputType
-
-
-async def frames(stream) -> tuple[bytes, bytes, list]:
-    decoder, out, err, others = OutputDecoder(), b"", b"", []
-    async for chunk in stream:
-        for event in decoder.feed(chunk):
-            if event.type is OutputType.STDOUT:
-                out += event.data
-            elif event.type is OutputType.STDERR:
-                err += event.data
-            else:
-                others.append(event)
-    return out, err, others
+from bellglass.wire.output import OutputType
 
 
 def sleepers(mark: str) -> list[str]:

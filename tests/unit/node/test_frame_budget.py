@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 import pytest
-from test_hostile_agent import EXIT, HELLO, STARTED, PuppetHost, data, eof, read_frames, spec
+from puppet import EXIT, HELLO, STARTED, PuppetHost, data, eof, read_frames, spec
 
 from bellglass.node.guestlink import session as session_module
 from bellglass.node.guestlink.budget import BURST_S, SHARE, CpuBudget

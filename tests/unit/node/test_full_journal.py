@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from harness import Bench, bench
-from test_pools import apply, members, pool, ready
+from pool_calls import apply, members, pool, ready
 
 from bellglass import errors
 from bellglass.ballast import disk_full

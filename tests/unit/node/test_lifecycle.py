@@ -10,8 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from harness import bench
-from test_exec import frames
+from harness import bench, frames
 
 from bellglass import errors, ids
 

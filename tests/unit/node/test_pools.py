@@ -12,41 +12,10 @@ from typing import Any
 
 import pytest
 from harness import DIGEST, Bench, Box, bench
+from pool_calls import apply, members, pool, ready, report, until
 
 from bellglass import errors, ids
 from bellglass.node.drivers.fake_groups import alive, start_ticks
-
-SHAPE = {"cpus": 1.0, "memory_bytes": 256 * 2**20, "disk_bytes": 2**30, "inodes": 65536, "pids": 128, "tier": "process"}
-
-
-def pool(size: int, **more: Any) -> dict[str, Any]:
-    return {"template": "base", "size": size, "ceiling": None} | SHAPE | more
-
-
-async def apply(node: Bench, *pools: dict[str, Any]) -> None:
-    await node.link.call("pool.apply", {"pools": list(pools)})
-
-
-async def report(node: Bench) -> dict[str, Any]:
-    [found] = (await node.link.call("pool.list", {}))["pools"]
-    return dict(found)
-
-
-async def until(condition: Any, seconds: float = 15.0) -> None:
-    async with asyncio.timeout(seconds):
-        while True:
-            value = condition()
-            if await value if asyncio.iscoroutine(value) else value:
-                return
-            await asyncio.sleep(0.01)
-
-
-async def ready(node: Bench, count: int) -> None:
-    async def is_ready() -> bool:
-        now = await report(node)
-        return now["ready"] == count and now["filling"] == now["draining"] == 0
-
-    await until(is_ready)
 
 
 async def take(node: Bench, *, has_inputs: bool = False, **more: Any) -> str | None:
@@ -59,10 +28,6 @@ async def claim(node: Bench, **more: Any) -> Box:
     """As the server does it."""
     found = await take(node, **more)
     return await node.create(sandbox_id=found or ids.new_sandbox_id(), **more)
-
-
-def members(node: Bench) -> dict[str, Any]:
-    return node.node.sandboxes.pools.members
 
 
 async def drained(node: Bench) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 
-from harness import bench
-from test_exec import frames
+from harness import bench, frames
 
 from bellglass.model import format_time
 from bellglass.node.executions import record

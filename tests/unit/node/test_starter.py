@@ -6,8 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from harness import INSTALLATION, SECRET, Bench, Box, bench
-from test_exec import frames
+from harness import INSTALLATION, SECRET, Bench, Box, bench, frames
 
 from bellglass import ids
 from bellglass.link import LinkClient

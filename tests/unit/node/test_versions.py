@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from test_hostile_agent import EXIT, STARTED, PuppetHost, data, eof, read_frames, spec
+from puppet import EXIT, STARTED, PuppetHost, data, eof, read_frames, spec
 
 from bellglass.errors import AgentLost, VersionMismatch
 from bellglass.node.executions import records

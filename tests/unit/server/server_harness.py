@@ -175,3 +175,10 @@ def error_of(answer: httpx2.Response, status: int, code: str | None = None) -> d
     if code is not None:
         assert error["code"] == code, error
     return dict(error)
+
+
+def make(api: httpx2.Client, **body: Any) -> dict[str, Any]:
+    """Create a sandbox over the API; its record."""
+    answer = api.post("/v1/sandboxes", json=body)
+    assert answer.status_code == 201, answer.text
+    return dict(answer.json())

@@ -8,15 +8,9 @@ from typing import Any
 
 import httpx2
 import pytest
-from server_harness import Harness, error_of
+from server_harness import Harness, error_of, make
 
 from bellglass.errors import NoCapacity, SandboxFailed
-
-
-def make(api: httpx2.Client, **body: Any) -> dict[str, Any]:
-    answer = api.post("/v1/sandboxes", json=body)
-    assert answer.status_code == 201, answer.text
-    return dict(answer.json())
 
 
 def at_once(count: int, work: Callable[[int], Any]) -> list[Any]:

@@ -7,8 +7,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from server_harness import Harness, error_of
-from test_lifecycle import make
+from server_harness import Harness, error_of, make
 
 from bellglass.errors import InternalError, NoCapacity
 from bellglass.ids import new_sandbox_id
