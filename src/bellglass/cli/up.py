@@ -22,7 +22,6 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print api_url, api_key and data_dir as JSON.")] = False,
 ) -> None:
     """Start the daemons, and write a client profile so that Sandbox("base") just works."""
-    from bellglass.node.image.progress import BuildProgress
     from bellglass.supervise import up
     from bellglass.supervise.profile import Profile
 
@@ -32,7 +31,7 @@ def command(
         # Standard output belongs to the answer when that is JSON.
         print(f"  ok  {step}  ({seconds:.2f} s)", file=sys.stderr if as_json else sys.stdout, flush=True)
 
-    building = BuildProgress("base")
+    building = up.build_progress()
 
     def say(step: str, seconds: float) -> None:
         if step.startswith(up.BUILD_PREFIX) and not as_json and sys.stdout.isatty():

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bellglass import settings as settings_module
 from bellglass.datadir import DataDir, cache_dir
@@ -27,9 +28,20 @@ from bellglass.supervise.install import prepare
 from bellglass.supervise.profile import Profile
 from bellglass.supervise.supervisor import Say, Supervisor, block_signals
 
+if TYPE_CHECKING:
+    from bellglass.node.image.progress import BuildProgress
+
 BUILD_PREFIX = "template base: "
 """Steps that begin so are phases of the build; the step without a colon ends it."""
 AGENT_DIR = Path(__file__).resolve().parents[1] / "_agent"
+
+
+def build_progress() -> BuildProgress:
+    """A bar for the phases of the base template's build."""
+    # Only who shows one loads it: the supervisor has no terminal and does without rich's memory.
+    from bellglass.node.image.progress import BuildProgress
+
+    return BuildProgress("base")
 
 
 def templates_dir(settings: Settings) -> Path:
