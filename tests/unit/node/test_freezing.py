@@ -70,7 +70,7 @@ def test_a_frozen_one_can_be_killed_and_its_sandbox_deleted(run) -> None:
 
 
 def test_what_is_frozen_before_its_first_instruction_is_not_lost(run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_module, "START_S", 0.2)
+    monkeypatch.setattr(run_module, "START_S", 1.0)
 
     async def scenario() -> None:
         async with bench() as node:
@@ -84,7 +84,7 @@ def test_what_is_frozen_before_its_first_instruction_is_not_lost(run, monkeypatc
 
             monkeypatch.setattr(live.groups, "make", make_frozen)
             waiting = asyncio.ensure_future(box.exec("echo at last"))
-            await asyncio.sleep(5 * run_module.START_S)
+            await asyncio.sleep(2 * run_module.START_S)
             assert not waiting.done(), "it waits for longer than a start may take"
             live.thaw("disk")
             assert (await waiting)["stdout"] == "at last\n"
