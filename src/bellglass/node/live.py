@@ -64,6 +64,8 @@ class LiveSandbox:
         self._reap_timer: asyncio.TimerHandle | None = None
         self._closed = False
         self._frozen_for: set[str] = set()
+        self.thawed_at = float("-inf")
+        """By the monotonic clock; -inf for one that never stood still."""
         self._freeze_lock = threading.Lock()
         stream_ids = StreamIds(records, sandbox_id)
         self.session = GuestSession(
@@ -168,6 +170,8 @@ class LiveSandbox:
     def thaw(self, why: str) -> None:
         """Safe to repeat, and in any thread."""
         with self._freeze_lock:
+            if self._frozen_for == {why}:
+                self.thawed_at = time.monotonic()
             self._frozen_for.discard(why)
             self._apply_freeze()
 

@@ -28,6 +28,7 @@ class PuppetHandle:
     sandbox_id = "sbaaaaaaaaaaaaaaaaaaaa"
     groups = None
     frozen = False
+    thawed_at = float("-inf")
 
     def __init__(self) -> None:
         self.agents: asyncio.Queue[socket.socket] = asyncio.Queue()

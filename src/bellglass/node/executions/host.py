@@ -16,6 +16,8 @@ class Host(Protocol):
     session: GuestSession
     groups: Groups | None
     default_cwd: str
+    thawed_at: float
+    """Monotonic: when its executions last went on after standing still; -inf for never."""
 
     @property
     def frozen(self) -> bool:

@@ -359,8 +359,10 @@ class Run(GuestStream):
     def _never_started(self) -> None:
         if self._start_known.is_set():
             return
-        if self._sent_once and self._host.frozen:  # it stands still before its first instruction
-            self._timers.append(self._loop.call_later(START_S, self._never_started))
+        thawed_s = time.monotonic() - self._host.thawed_at
+        if self._sent_once and (self._host.frozen or thawed_s < START_S):  # it stood still before its first instruction
+            pause_s = START_S if self._host.frozen else START_S - thawed_s
+            self._timers.append(self._loop.call_later(pause_s, self._never_started))
             return
         if not self._sent_once:
             self._fail(AgentLost("the sandbox's agent does not answer; the command was not started", hint="try again"))
