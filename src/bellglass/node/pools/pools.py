@@ -393,6 +393,7 @@ class Pools:
 
     def _report(self, pool: WantedPool) -> dict[str, Any]:
         counts = {state: len(self._of(pool.template, state)) for state in ("ready", "filling", "taken", "draining")}
+        counts["ready"] = sum(member.can_serve() for member in self._of(pool.template, "ready"))  # its agent has dialed
         claimed = sum(name == pool.template for name in self._claimed.values())
         digest = self._digests.get(pool.template)
         tally = self._tallies[pool.template].to_json()
