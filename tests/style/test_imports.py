@@ -90,7 +90,7 @@ def test_directions(sources: dict[str, str]) -> None:
         ("src/bellglass/node/x.py", "def f():\n    import bellglass.server.app"),
         ("src/bellglass/cli/x.py", "from bellglass import server"),
         ("src/bellglass/wire/x.py", "from bellglass import model"),
-        ("src/bellglass/model.py", "import pydantic"),
+        ("src/bellglass/model/values.py", "import pydantic"),
         ("src/bellglass/sdk/x.py", "import fastapi"),
         ("src/bellglass/node/x.py", "from bellglass.testing import leaks"),
     ],

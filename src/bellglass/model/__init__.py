@@ -1,0 +1,43 @@
+"""The records that the API takes and gives, shared by server, node, SDK and CLI: one module a noun.
+
+Standard library only. Each is a frozen dataclass that also serves as a pydantic body: see record.py.
+
+Times in records are RFC 3339 strings in UTC; sizes are bytes; durations are seconds.
+"""
+
+from bellglass.model.executions import CreateExecution as CreateExecution
+from bellglass.model.executions import Execution as Execution
+from bellglass.model.executions import ExecutionResult as ExecutionResult
+from bellglass.model.files import FileInfo as FileInfo
+from bellglass.model.nodes import TemplateInfo as TemplateInfo
+from bellglass.model.nodes import TierReport as TierReport
+from bellglass.model.pools import Pool as Pool
+from bellglass.model.pools import PoolStatus as PoolStatus
+from bellglass.model.pools import PutPool as PutPool
+from bellglass.model.projects import ApiKey as ApiKey
+from bellglass.model.projects import Limit as Limit
+from bellglass.model.projects import Project as Project
+from bellglass.model.projects import ProjectLimits as ProjectLimits
+from bellglass.model.quarantine import Quarantined as Quarantined
+from bellglass.model.sandboxes import CreateSandbox as CreateSandbox
+from bellglass.model.sandboxes import InputFile as InputFile
+from bellglass.model.sandboxes import Sandbox as Sandbox
+from bellglass.model.sandboxes import SandboxSpec as SandboxSpec
+from bellglass.model.sandboxes import UpdateSandbox as UpdateSandbox
+from bellglass.model.times import format_time as format_time
+from bellglass.model.times import now as now
+from bellglass.model.times import parse_time as parse_time
+from bellglass.model.values import DEFAULT_CPUS as DEFAULT_CPUS
+from bellglass.model.values import DEFAULT_DISK as DEFAULT_DISK
+from bellglass.model.values import DEFAULT_EXEC_TIMEOUT_S as DEFAULT_EXEC_TIMEOUT_S
+from bellglass.model.values import DEFAULT_LIFETIME as DEFAULT_LIFETIME
+from bellglass.model.values import DEFAULT_MEMORY as DEFAULT_MEMORY
+from bellglass.model.values import DEFAULT_PIDS as DEFAULT_PIDS
+from bellglass.model.values import MAX_EXEC_TIMEOUT_S as MAX_EXEC_TIMEOUT_S
+from bellglass.model.values import MAX_INPUTS_BYTES as MAX_INPUTS_BYTES
+from bellglass.model.values import MAX_STDIN_BYTES as MAX_STDIN_BYTES
+from bellglass.model.values import TIER_ORDER as TIER_ORDER
+from bellglass.model.values import State as State
+from bellglass.model.values import TerminationReason as TerminationReason
+from bellglass.model.values import Tier as Tier
+from bellglass.record import Record as Record

@@ -1,0 +1,29 @@
+"""Files inside a sandbox."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from bellglass.record import Record
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class FileInfo(Record):
+    """One path inside a sandbox, as its own kernel describes it."""
+
+    path: str
+    name: str
+    type: str
+    """`file dir symlink fifo socket char block`."""
+    size: int
+    mode: str
+    """Octal, four digits: "0644"."""
+    uid: int
+    gid: int
+    user: str
+    group: str
+    mtime: str
+    allocated_bytes: int
+    target: str | None = None
+    sha256: str | None = None
+    """Of the bytes that were written; only in the answer to a write."""

@@ -1,0 +1,107 @@
+"""A sandbox, from the body of a create to what the API shows."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+from bellglass.model.values import DEFAULT_CPUS, DEFAULT_DISK, DEFAULT_LIFETIME, DEFAULT_MEMORY, DEFAULT_PIDS
+from bellglass.record import Record
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class InputFile(Record):
+    """A file under /inputs: its `text`, or its bytes as base64."""
+
+    text: str | None = None
+    b64: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CreateSandbox(Record):
+    """The body of a create. Sizes are bytes or "512MiB", times seconds or "15m"; what is left out gets its default."""
+
+    template: str = "base"
+    name: str | None = None
+    owner: str | None = None
+    labels: dict[str, str] = dataclasses.field(default_factory=dict)
+    env: dict[str, str] = dataclasses.field(default_factory=dict)
+    inputs: dict[str, InputFile] = dataclasses.field(default_factory=dict)
+    user: str | None = None
+    workdir: str | None = None
+    cpus: float = DEFAULT_CPUS
+    memory: int | float | str = DEFAULT_MEMORY
+    disk: int | float | str = DEFAULT_DISK
+    pids: int = DEFAULT_PIDS
+    lifetime: int | float | str = DEFAULT_LIFETIME
+    idle_timeout: int | float | str | None = None
+    isolation: str | None = None
+    at_least: str | None = None
+    network: Literal["deny"] | str = "deny"
+    get_or_create: bool = False
+    """With `name`: answer the running sandbox of that name if there is one (200) instead of 409."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxSpec(Record):
+    """A create with every value settled: what the server stores and the node starts."""
+
+    template: str
+    template_digest: str
+    env: dict[str, str]
+    user: str
+    workdir: str
+    cpus: float
+    memory_bytes: int
+    disk_bytes: int
+    inodes: int
+    pids: int
+    lifetime_s: float
+    idle_timeout_s: float | None
+    tier: str
+    network: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Sandbox(Record):
+    """A sandbox as the API shows it."""
+
+    id: str
+    state: str
+    termination_reason: str | None
+    message: str | None
+    """For `failed`: what went wrong, in a sentence."""
+    template: str
+    template_digest: str
+    name: str | None
+    owner: str | None
+    labels: dict[str, str]
+    env: dict[str, str]
+    user: str
+    workdir: str
+    cpus: float
+    memory_bytes: int
+    disk_bytes: int
+    inodes: int
+    pids: int
+    lifetime_s: float
+    idle_timeout_s: float | None
+    expires_at: str | None
+    tier: str
+    runtime: str | None
+    runtime_version: str | None
+    network: str
+    node: str | None
+    generation: int
+    created_at: str
+    started_at: str | None
+    ended_at: str | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateSandbox(Record):
+    """The body of a PATCH: `lifetime` counts anew from now; labels are replaced as a whole."""
+
+    labels: dict[str, str] | None = None
+    lifetime: int | float | str | None = None
+    idle_timeout: int | float | str | None = None
