@@ -153,16 +153,16 @@ def test_a_refill_steps_back_while_half_of_the_pool_waits(run: Any) -> None:
 
 
 def test_a_create_waits_for_a_refill_that_is_nearly_done(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from bellglass.node.pools import pools
+    from bellglass.node.pools import refills
 
     async def scenario() -> None:
         async with bench() as node:
-            node.node.sandboxes.pools._usual_s = 5.0
+            node.node.sandboxes.pools.refills.usual_s = 5.0
             node.driver.faults["create_delay_s"] = 0.5
             await apply(node, pool(1, ceiling=2))
             await until(lambda: len(members(node)) == 1)
             assert await take(node) is None, "a refill that has just begun is not waited for"
-            monkeypatch.setattr(pools, "WORTH_PART", 0.0)
+            monkeypatch.setattr(refills, "WORTH_PART", 0.0)
             [coming] = members(node)
             first, second = await asyncio.gather(take(node), take(node))
             assert {first, second} == {coming, None}, "it is one create's"
