@@ -95,6 +95,20 @@ void operation_start(struct stream *s, const uint8_t *payload, size_t length)
     s->has_output = r.operation == OP_READ;
 }
 void operation_abort(struct stream *s, int64_t now) { (void)now; stream_fail(s, "aborted", 4, "aborted"); }
+void dial_start(struct stream *s, const uint8_t *payload, size_t length)
+{
+    if (dial_decode(&s->port, payload, length) != NULL) {
+        stream_fail(s, "protocol", 22, "bad");
+        return;
+    }
+    if (s->port == 0 || !stream_map(s, 0, WINDOW_BYTES))
+        abort();
+    s->in.fd = dup(sink_fd);
+    s->in.ready = s->port & 1;
+    s->phase = s->port & 2 ? PHASE_STARTING : PHASE_RUNNING;
+    s->out[0].eof = s->port & 4;
+}
+void dial_abort(struct stream *s) { stream_fail(s, "aborted", 103, "aborted"); }
 void tree_signal(const struct stream *s, int number)
 {
     if (number < 1 || number > 64 || s->kind != KIND_EXECUTION)

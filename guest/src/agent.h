@@ -43,7 +43,7 @@ extern struct agent agent;
 
 int64_t now_ms(void);
 /* Register for edges. `what` tells the stream's pipes apart. */
-enum watch_what { WATCH_REPORT, WATCH_STDIN, WATCH_OUT0, WATCH_OUT1, WATCH_LINK, WATCH_SIGNAL };
+enum watch_what { WATCH_REPORT, WATCH_STDIN, WATCH_OUT0, WATCH_OUT1, WATCH_SOCKET, WATCH_LINK, WATCH_SIGNAL };
 bool watch(int fd, uint32_t events, const struct stream *s, enum watch_what what);
 void warn(const char *what);
 
@@ -72,6 +72,12 @@ bool operation_pump(struct stream *s, int64_t now);
 void operation_reaped(struct stream *s, int status);
 void operation_abort(struct stream *s, int64_t now);
 void operation_commit(struct stream *s);
+
+/* dial.c */
+void dial_start(struct stream *s, const uint8_t *payload, size_t length);
+bool dial_pump(struct stream *s);
+/* Reset the connection, if it has not come to its end by itself. */
+void dial_abort(struct stream *s);
 
 /* report.c: the forked side's channel to the agent, one record a message */
 #define REPORT_MAX 16384u

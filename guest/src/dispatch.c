@@ -127,6 +127,22 @@ static bool on_file(const struct frame *frame)
     return true;
 }
 
+static bool on_dial(const struct frame *frame)
+{
+    bool refuse = false;
+
+    if (stream_find(frame->stream) != NULL)
+        return true;
+    struct stream *s = stream_new(frame->stream, KIND_DIAL, &refuse);
+    if (s == NULL)
+        return false;
+    if (refuse)
+        stream_fail(s, "limit", 0, "too many connections at once");
+    else
+        dial_start(s, frame->payload, frame->length);
+    return true;
+}
+
 static bool on_data(struct stream *s, const struct frame *frame)
 {
     if (frame->length <= DATA_PREFIX || frame->channel != 0)
@@ -135,6 +151,8 @@ static bool on_data(struct stream *s, const struct frame *frame)
         return false;
     if (s->final_type == T_FAILED)
         return true;
+    if (s->kind == KIND_DIAL && s->phase == PHASE_STARTING)
+        return false;
     return sink_take(&s->in, get64(frame->payload), frame->payload + DATA_PREFIX, frame->length - DATA_PREFIX);
 }
 
@@ -166,6 +184,8 @@ static bool on_ack(struct stream *s, const struct frame *frame)
 static void on_release(struct stream *s)
 {
     if (s->pid == 0) {
+        if (s->kind == KIND_DIAL)
+            dial_abort(s);
         stream_free(s);
         return;
     }
@@ -202,6 +222,8 @@ static bool on_stream_frame(struct stream *s, const struct frame *frame)
             stream_fail(s, "aborted", 0, "aborted");
         else if (s->kind == KIND_FILE)
             operation_abort(s, now_ms());
+        else if (s->kind == KIND_DIAL)
+            dial_abort(s);
         else
             execution_abort(s);
         return true;
@@ -231,6 +253,8 @@ bool dispatch(const struct frame *frame)
         return frame->stream != 0 && on_start(frame);
     if (frame->type == T_FILE)
         return frame->stream != 0 && on_file(frame);
+    if (frame->type == T_DIAL)
+        return frame->stream != 0 && on_dial(frame);
     struct stream *s = stream_find(frame->stream);
     return s == NULL || on_stream_frame(s, frame);
 }

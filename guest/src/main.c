@@ -66,6 +66,10 @@ static void note(const struct epoll_event *event, bool *signals)
     case WATCH_STDIN: s->in.ready = true; break;
     case WATCH_OUT0: s->out[0].ready = true; break;
     case WATCH_OUT1: s->out[1].ready = true; break;
+    case WATCH_SOCKET:
+        s->in.ready |= (event->events & (EPOLLOUT | EPOLLHUP | EPOLLERR)) != 0;
+        s->out[0].ready |= (event->events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0;
+        break;
     case WATCH_SIGNAL: *signals = true; break;
     default:
         if (event->events & (EPOLLIN | EPOLLHUP | EPOLLERR | EPOLLRDHUP))
@@ -129,6 +133,8 @@ static bool pump(int64_t now)
             changed |= execution_pump(s, now);
         else if (s->kind == KIND_FILE)
             changed |= operation_pump(s, now);
+        else if (s->kind == KIND_DIAL)
+            changed |= dial_pump(s);
         if (s->kind != KIND_FREE)
             changed |= stream_emit(s);
     }

@@ -124,6 +124,22 @@ const char *file_decode(struct file_request *r, const uint8_t *payload, size_t l
     return NULL;
 }
 
+const char *dial_decode(uint16_t *port, const uint8_t *payload, size_t length)
+{
+    struct tlv_reader reader;
+    struct tlv t;
+    uint64_t number = 0;
+
+    tlv_open(&reader, payload, length);
+    while (tlv_next(&reader, &t))
+        if (t.tag == 1 && !take_u64(&number, &t, UINT16_MAX))
+            return "bad port";
+    if (reader.bad || number == 0)
+        return "no port";
+    *port = (uint16_t)number;
+    return NULL;
+}
+
 const char *signal_decode(struct signal_request *r, const uint8_t *payload, size_t length)
 {
     struct tlv_reader reader;

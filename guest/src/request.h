@@ -40,6 +40,9 @@ struct file_request {
 
 const char *file_decode(struct file_request *r, const uint8_t *payload, size_t length);
 
+/* DIAL: the port, 1 to 65535. */
+const char *dial_decode(uint16_t *port, const uint8_t *payload, size_t length);
+
 struct signal_request { uint64_t number, scope; };
 
 const char *signal_decode(struct signal_request *r, const uint8_t *payload, size_t length);

@@ -24,19 +24,19 @@ struct stream *stream_find(uint32_t id)
 struct stream *stream_new(uint32_t id, enum stream_kind kind, bool *refuse)
 {
     struct stream *s = NULL;
-    unsigned used = 0;
+    unsigned used = 0, most = kind == KIND_DIAL ? DIALS_MAX : STREAMS_MAX;
 
     for (unsigned i = 0; i < STREAM_SLOTS; i++) {
-        if (streams[i].kind != KIND_FREE)
+        if (streams[i].kind == KIND_FREE)
+            s = s == NULL ? &streams[i] : s;
+        else if ((streams[i].kind == KIND_DIAL) == (kind == KIND_DIAL))
             used++;
-        else if (s == NULL)
-            s = &streams[i];
         if (i >= stream_high)
             break;
     }
     if (s == NULL)
         return NULL;
-    *refuse = used >= STREAMS_MAX;
+    *refuse = used >= most;
     if (s >= streams + stream_high)
         stream_high = (unsigned)(s - streams) + 1;
     *s = (struct stream){ .id = id, .kind = (uint8_t)kind, .report_fd = -1, .cgroup_fd = -1,
@@ -183,6 +183,7 @@ bool sink_take(struct sink *in, uint64_t offset, const uint8_t *data, size_t len
         } else if (errno == EAGAIN) {
             in->ready = false;
         } else if (errno != EINTR) {
+            in->error = errno;
             sink_close(in);
             in->received += length;
             in->consumed = in->received;
@@ -215,6 +216,7 @@ bool sink_drain(struct sink *in)
         } else if (errno == EAGAIN) {
             in->ready = false;
         } else if (errno != EINTR) {
+            in->error = errno;
             sink_close(in);
         }
     }

@@ -1,4 +1,4 @@
-/* One stream: an execution or a file operation with its pipes, windows and outcome.
+/* One stream: an execution, a file operation or a connection to a port, with its pipes, windows and outcome.
  *
  * The table is fixed, so the most that a peer can make the agent hold is known. Pipes are edge-triggered: `ready` is
  * set by an event and cleared by EAGAIN only, so a pipe that is not read (its window is full) costs no wake-ups.
@@ -11,11 +11,11 @@
 #include "request.h"
 
 #define FILE_WINDOW_BYTES (1u << 20)
-#define STREAM_SLOTS (STREAMS_MAX + REFUSALS_MAX)
+#define STREAM_SLOTS (STREAMS_MAX + DIALS_MAX + REFUSALS_MAX)
 #define CGROUP_LINE_MAX 512
 #define DRAIN_MS 200
 
-enum stream_kind { KIND_FREE, KIND_EXECUTION, KIND_FILE };
+enum stream_kind { KIND_FREE, KIND_EXECUTION, KIND_FILE, KIND_DIAL };
 enum stream_phase {
     PHASE_ASSEMBLING,   /* parts of START come in */
     PHASE_STARTING,     /* forked; the report channel is not at its end */
@@ -37,6 +37,7 @@ struct source {
 struct sink {
     int fd;
     bool ready, eof;
+    int error;             /* why the other side takes no more, once that is so */
     uint32_t window;
     uint64_t received, consumed, ack_sent;
     uint8_t *ring;
@@ -67,6 +68,8 @@ struct stream {
     uint8_t *final;
     size_t final_length;
     int64_t kill_at_ms;    /* an aborted worker is killed then; 0: not set */
+    uint16_t port;         /* of a dial */
+    bool second_address;   /* of a dial: 127.0.0.1 has failed, this is ::1 */
 };
 
 extern struct stream streams[STREAM_SLOTS];

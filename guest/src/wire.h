@@ -11,6 +11,7 @@
 #define FEATURE_FILES 2u
 #define FEATURE_ARCHIVES 4u
 #define FEATURE_INPUT_OFFSETS 8u
+#define FEATURE_DIAL 16u
 
 #define FRAME_HEADER 12u
 #define DATA_PREFIX 8u
@@ -19,7 +20,8 @@
 #define WINDOW_BYTES 262144u    /* power of two: rings are indexed by offset */
 #define START_MAX (2u << 20)    /* a START joined from its parts */
 #define ASSEMBLING_MAX (8u << 20)
-#define STREAMS_MAX 256
+#define STREAMS_MAX 256         /* executions and file operations */
+#define DIALS_MAX 128           /* connections to ports: they never take the others' places */
 #define REFUSALS_MAX 64         /* slots for requests beyond STREAMS_MAX, so that each gets its FAILED */
 
 enum frame_type {
@@ -27,6 +29,7 @@ enum frame_type {
     T_START = 16, T_STARTED = 17, T_DATA = 18, T_ACK = 19, T_EOF = 20, T_SIGNAL = 21,
     T_EXIT = 22, T_FAILED = 23, T_RELEASE = 24, T_ABORT = 25,
     T_FILE = 32, T_RESULT = 33,
+    T_DIAL = 34, T_CONNECTED = 35,
 };
 
 #define FLAG_FD 1u

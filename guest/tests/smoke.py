@@ -10,11 +10,12 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 HEADER = struct.Struct("<IBBHI")
 HELLO, WELCOME, START, STARTED, DATA, ACK, EOF, EXIT, FAILED, RELEASE = 1, 2, 16, 17, 18, 19, 20, 22, 23, 24
-FILE, RESULT = 32, 33
+FILE, RESULT, DIAL, CONNECTED = 32, 33, 34, 35
 READ, WRITE, LIST, ARCHIVE_OUT, ARCHIVE_IN = 1, 2, 3, 8, 9
 
 
@@ -138,6 +139,37 @@ def archive_and_back(link, folder):
     assert not (folder / "torn").exists()
 
 
+def dial_both_ways(link, folder):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(30)
+        port = server.getsockname()[1]
+        stream, data = link.new(), os.urandom(600_000)
+        link.send(DIAL, stream, tlv(1, port))
+        program = server.accept()[0]
+        program.settimeout(30)
+        kind, _, which, _ = link.read()
+        assert (kind, which) == (CONNECTED, stream)
+        link.send(DATA, stream, struct.pack("<Q", 0) + b"question")
+        link.send(EOF, stream, struct.pack("<Q", 8))
+        assert program.makefile("rb").read() == b"question"
+        threading.Thread(target=lambda: (program.sendall(data), program.close())).start()
+        answer, acked = b"", 0
+        while True:
+            kind, _, which, payload = link.read()
+            if kind == DATA:
+                answer += payload[8:]
+                link.send(ACK, stream, struct.pack("<Q", len(answer)), 1)
+            elif kind == ACK:
+                acked = struct.unpack("<Q", payload)[0]
+            elif kind in (RESULT, FAILED):
+                break
+        link.send(RELEASE, stream)
+        assert (kind, acked) == (RESULT, 8) and answer == data
+    refused = link.new()
+    link.send(DIAL, refused, tlv(1, port))
+    assert link.finish(refused)[2][1] == [b"connect"]
+
+
 def new_link(link, folder):
     link.file.close()
     link.connection.close()
@@ -152,7 +184,7 @@ def sigterm(link, folder):
 
 def main(command):
     tests = [output_and_exit_code, stdin_is_exact, missing_program, background_child, much_output, write_and_read]
-    tests += [archive_and_back, new_link, sigterm]
+    tests += [archive_and_back, dial_both_ways, new_link, sigterm]
     failed = 0
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)

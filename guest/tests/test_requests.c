@@ -158,6 +158,22 @@ static void signal_numbers(void)
     CHECK(signal_decode(&r, bytes, w.used) != NULL);
 }
 
+static void dial_ports(void)
+{
+    const uint64_t ports[] = { 0, 1, 80, 65535, 65536, UINT64_MAX };
+    uint16_t port = 0;
+
+    for (unsigned i = 0; i < sizeof ports / sizeof ports[0]; i++) {
+        begin();
+        tlv_put_u64(&w, 1, ports[i]);
+        bool good = ports[i] >= 1 && ports[i] <= 65535;
+        CHECK((dial_decode(&port, bytes, w.used) == NULL) == good);
+        CHECK(!good || port == ports[i]);
+        CHECK(dial_decode(&port, bytes, w.used - 1) != NULL);
+    }
+    CHECK(dial_decode(&port, bytes, 0) != NULL);
+}
+
 void test_requests(void)
 {
     RUN(tlv_cut_off);
@@ -166,4 +182,5 @@ void test_requests(void)
     RUN(vectors_are_terminated);
     RUN(file_needs_operation_and_path);
     RUN(signal_numbers);
+    RUN(dial_ports);
 }

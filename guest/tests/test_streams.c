@@ -22,10 +22,27 @@ static void table_is_bounded(void)
         CHECK(stream_new(i + 1, KIND_EXECUTION, &refuse) != NULL);
         CHECK(refuse == (i >= STREAMS_MAX));
     }
-    CHECK(stream_new(9999, KIND_EXECUTION, &refuse) == NULL);
+    CHECK(stream_new(9999, KIND_EXECUTION, &refuse) == NULL && stream_new(9999, KIND_DIAL, &refuse) == NULL);
     CHECK(stream_find(STREAM_SLOTS) != NULL && stream_find(9999) == NULL);
     stream_free(stream_find(10));
     CHECK(stream_find(10) == NULL && stream_new(9999, KIND_FILE, &refuse) == &streams[9]);
+    clear();
+}
+
+static void connections_and_programs_keep_their_own_places(void)
+{
+    bool refuse = true;
+
+    for (uint32_t i = 0; i < DIALS_MAX; i++)
+        CHECK(stream_new(i + 1, KIND_DIAL, &refuse) != NULL && !refuse);
+    CHECK(stream_new(1000, KIND_DIAL, &refuse) != NULL && refuse);
+    for (uint32_t i = 0; i < STREAMS_MAX - 1; i++)
+        CHECK(stream_new(2000 + i, i & 1 ? KIND_FILE : KIND_EXECUTION, &refuse) != NULL && !refuse);
+    stream_free(stream_find(7));
+    stream_free(stream_find(1000));
+    CHECK(stream_new(1001, KIND_DIAL, &refuse) != NULL && !refuse);
+    CHECK(stream_new(3000, KIND_EXECUTION, &refuse) != NULL && !refuse);
+    CHECK(stream_new(3001, KIND_FILE, &refuse) != NULL && refuse);
     clear();
 }
 
@@ -172,6 +189,7 @@ static void output_stops_at_the_window(void)
 void test_streams(void)
 {
     RUN(table_is_bounded);
+    RUN(connections_and_programs_keep_their_own_places);
     RUN(input_by_offset);
     RUN(input_within_its_window);
     RUN(output_is_sent_again_from_the_last_acknowledgement);

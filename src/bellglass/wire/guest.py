@@ -24,6 +24,7 @@ FLAG_DESCRIPTOR = 1  # on START: one descriptor rides on the frame's first byte
 FLAG_MORE = 2  # on START: the payload goes on in the next START frame of the stream
 MAX_START_BYTES = 2 * 1024 * 1024
 MAX_OFFSET = 2**62
+FEATURE_DIAL = 16
 _OFFSET = struct.Struct("<Q")
 _INPUT = struct.Struct("<IQB")
 
@@ -45,6 +46,8 @@ class GuestType(IntEnum):
     ABORT = 25
     FILE = 32
     RESULT = 33
+    DIAL = 34
+    CONNECTED = 35
 
 
 class StartFlag(IntFlag):
@@ -206,6 +209,10 @@ def encode_file(
     }
     fields += [tlv.put(tag, value) for tag, value in optional.items() if value is not None]
     return encode(GuestType.FILE, stream, b"".join(fields))
+
+
+def encode_dial(stream: int, port: int) -> bytes:
+    return encode(GuestType.DIAL, stream, tlv.put(1, port))
 
 
 def encode_welcome(hostname: str, protocol: int = PROTOCOLS.newest) -> bytes:

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from bellglass.wire import guest
+from bellglass.wire import guest, tlv
 from bellglass.wire.frames import Frame, FrameReader
 from bellglass.wire.guest import FileFlag, FileOp, GuestType, StartFlag
 
@@ -37,6 +37,8 @@ class Stream:
 
     id: int
     file: bool = False
+    dial: bool = False
+    family: int | None = None
     pid: int | None = None
     output: dict[int, bytearray] = field(default_factory=lambda: {1: bytearray(), 2: bytearray()})
     eof: dict[int, int] = field(default_factory=dict)
@@ -61,7 +63,7 @@ class Stream:
     def done(self) -> bool:
         if self.failure is not None:
             return True
-        if not self.file:
+        if not self.file and not self.dial:
             return self.exit is not None
         return self.result is not None and (not self.needs_eof or 1 in self.eof)
 
@@ -148,7 +150,7 @@ class Peer:
         if frame.type == GuestType.STARTED:
             stream.pid = guest.decode_pid(frame.payload)
         elif frame.type == GuestType.DATA:
-            assert stream.file or stream.pid is not None, "DATA before STARTED"
+            assert stream.file or stream.pid is not None or stream.family is not None, "DATA before STARTED"
             offset, data = guest.decode_offset(frame.payload)
             channel = frame.channel
             assert channel not in stream.eof, "DATA after EOF"
@@ -171,7 +173,11 @@ class Peer:
             stream.exit = guest.decode_exit(frame.payload)
         elif frame.type == GuestType.FAILED:
             stream.failure = guest.decode_failure(frame.payload)
+        elif frame.type == GuestType.CONNECTED:
+            assert stream.order == ["CONNECTED"], "something before CONNECTED"
+            stream.family = tlv.number(tlv.parse(frame.payload), 1)
         elif frame.type == GuestType.RESULT:
+            assert not stream.dial or 1 in stream.eof, "RESULT before EOF"
             stream.result = guest.decode_result(frame.payload)
         else:
             raise AssertionError(f"unexpected {name}")
@@ -248,6 +254,14 @@ class Peer:
             sent += len(part)
         if eof:
             self.send(guest.encode_eof(stream.id, 0, sent))
+
+    # dials
+
+    def dial(self, port: int) -> Stream:
+        stream = self._new()
+        stream.dial = True
+        self.send(guest.encode_dial(stream.id, port))
+        return stream
 
     # files
 
