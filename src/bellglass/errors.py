@@ -27,6 +27,7 @@
     |   +-- NoCapacity            503 no_capacity          details.resource names what is missing
     |   +-- NodeUnavailable       503 node_unavailable     the node does not answer
     |   +-- AgentLost             503 agent_lost           the sandbox's agent does not answer; outcome unknown
+    |   +-- PortUnreachable       502 port_unreachable     details.reason: refused, reset, timeout or failed
     |   +-- SandboxFailed         500 sandbox_failed       it could not be started
     |   +-- VersionMismatch       503 version_mismatch     two parts of different releases; details has both protocols
     +-- ClientError                          raised by the SDK alone, never sent
@@ -194,6 +195,12 @@ class NodeUnavailable(ServiceError):
 
 class AgentLost(ServiceError):
     code, status, retryable = "agent_lost", 503, True
+
+
+class PortUnreachable(ServiceError):
+    """`details`: `port` of the sandbox, `reason`: `refused` (nothing listens), `reset`, `timeout` or `failed`."""
+
+    code, status, retryable = "port_unreachable", 502, True
 
 
 class SandboxFailed(ServiceError):

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from bellglass.link import LinkStream
 from bellglass.node.app import Node
-from bellglass.node.operations import executions, files, node, pools, sandboxes
+from bellglass.node.operations import executions, files, node, pools, ports, sandboxes
 from bellglass.node.params import Params
 
 Operation = Callable[[Node, Params, LinkStream], Awaitable[None]]
@@ -46,6 +46,7 @@ OPERATIONS: dict[str, Operation] = {
     "execution.output": executions.output,
     "execution.stdin": executions.write_stdin,
     "execution.signal": executions.send_signal,
+    "port.dial": ports.dial,
     "file.read": _also_ended(files.read),
     "file.write": files.write,
     "file.list": _also_ended(files.list_folder),
