@@ -35,7 +35,7 @@ def settings_page() -> str:
 
 
 def _default(setting: Setting) -> str:
-    if setting.default == "":
+    if setting.default in ("", ()):
         return "none"
     if setting.parse is parse_size:
         return format_size(setting.default)

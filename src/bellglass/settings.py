@@ -6,6 +6,7 @@ at start and passed on; nothing reads the environment later. An unknown key or a
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import tomllib
 from collections.abc import Callable, Mapping
@@ -65,6 +66,43 @@ def _amount(value: Any, name: str) -> float:
     return number
 
 
+def _words(value: Any, name: str) -> tuple[str, ...]:
+    """A list in the file, words with commas between them in the environment."""
+    words = value.split(",") if isinstance(value, str) else value
+    if not isinstance(words, (list, tuple)) or not all(isinstance(word, str) for word in words):
+        raise InvalidRequest(f"{name}: {value!r} is neither a list nor words with commas", details={"field": name})
+    return tuple(word.strip() for word in words if word.strip())
+
+
+def _cidrs(value: Any, name: str) -> tuple[str, ...]:
+    """Ranges of addresses; a single address is one of its own."""
+    found = []
+    for word in _words(value, name):
+        try:
+            found.append(str(ipaddress.ip_network(word)))
+        except ValueError as error:
+            raise InvalidRequest(f"{name}: {word!r} is not a CIDR: {error}", details={"field": name}) from None
+    return tuple(found)
+
+
+def _addresses(value: Any, name: str) -> tuple[str, ...]:
+    found = []
+    for word in _words(value, name):
+        try:
+            found.append(str(ipaddress.ip_address(word)))
+        except ValueError:
+            raise InvalidRequest(f"{name}: {word!r} is not an address", details={"field": name}) from None
+    return tuple(found)
+
+
+def _urls(value: Any, name: str) -> tuple[str, ...]:
+    urls = _words(value, name)
+    for url in urls:
+        if not url.startswith(("http://", "https://")) or any(c.isspace() or not c.isprintable() for c in url):
+            raise InvalidRequest(f"{name}: {url!r} is not an http or https URL", details={"field": name})
+    return urls
+
+
 SETTINGS: tuple[Setting, ...] = (
     Setting("server.listen", _string, "127.0.0.1", "address that the API listens on; loopback unless told"),
     Setting("server.port", _count, 7300, "port of the API; 0 takes a free one"),
@@ -104,6 +142,13 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("node.extra_ca", _string, "", "PEM file of a CA that templates trust beside Debian's own"),
     Setting("node.boot_id_file", _string, "/proc/sys/kernel/random/boot_id", "where the host's boot id is read"),
     Setting("node.templates_dir", _string, "", "folder of built templates; default: templates/ of the cache folder"),
+    Setting("egress.exceptions", _cidrs, (), "CIDRs that networks may open although they are private or special"),
+    Setting("egress.upstream_dns", _addresses, (), "DNS servers of the proxy; default: the host's /etc/resolv.conf"),
+    Setting("egress.hosts_file", _string, "/etc/hosts", "names that the proxy knows without DNS"),
+    Setting("egress.max_connections", _count, 512, "connections through the proxy at once, of one sandbox"),
+    Setting("egress.presets_pip", _urls, (), "preset pip: the index, then other hosts' URLs; default: of the node's pip"),
+    Setting("egress.presets_npm", _urls, (), "preset npm: the registry, then other hosts' URLs; default: of the node's npm"),
+    Setting("egress.presets_apt", _urls, (), "preset apt: mirrors; default: of the node's apt"),
     Setting("supervisor.log_limit", parse_size, 64 * 2**20, "size of a daemon's own log; as much of it before is kept"),
 )
 BY_NAME = {setting.name: setting for setting in SETTINGS}

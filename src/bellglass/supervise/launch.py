@@ -23,6 +23,7 @@ from typing import Any
 
 from bellglass.datadir import cache_dir
 from bellglass.errors import SandboxFailed
+from bellglass.settings import SETTINGS
 from bellglass.supervise import view
 from bellglass.supervise.install import Identity, Installation
 from bellglass.supervise.processes import ProcessId
@@ -49,9 +50,8 @@ def environment() -> dict[str, str]:
     transfer costs the daemons; so pieces come from the heap, which keeps at most 32 MiB that it doesn't use.
     """
     kept = {name: os.environ[name] for name in _KEPT_ENVIRONMENT if name in os.environ}
-    kept |= {
-        name: value for name, value in os.environ.items() if name.startswith(("BELLGLASS_SERVER_", "BELLGLASS_NODE_"))
-    }
+    names = [setting.env_name for setting in SETTINGS]
+    kept |= {name: os.environ[name] for name in names if name in os.environ}
     # The default depends on who asks: the daemons must mean the supervisor's.
     kept["BELLGLASS_CACHE"] = str(cache_dir())
     kept |= {"MALLOC_MMAP_THRESHOLD_": str(16 << 20), "MALLOC_TRIM_THRESHOLD_": str(32 << 20)}

@@ -1,0 +1,37 @@
+"""Kinds of settings that are lists: from the file, from the environment, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bellglass import settings
+from bellglass.errors import InvalidRequest
+
+
+def test_lists_come_from_the_file_and_from_the_environment(tmp_path: Path) -> None:
+    file = tmp_path / "bellglass.toml"
+    file.write_text('[egress]\nexceptions = ["10.1.0.0/16", "192.0.2.7"]\nupstream_dns = ["10.1.0.53"]\n')
+    assert settings.load(None, {})["egress.exceptions"] == ()
+    found = settings.load(file, {"BELLGLASS_EGRESS_PRESETS_PIP": "https://pip.example/simple, http://files.example,"})
+    assert found["egress.exceptions"] == ("10.1.0.0/16", "192.0.2.7/32")
+    assert found["egress.upstream_dns"] == ("10.1.0.53",)
+    assert found["egress.presets_pip"] == ("https://pip.example/simple", "http://files.example")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("egress.exceptions", "10.0.0.1/8"),
+        ("egress.exceptions", "everything"),
+        ("egress.exceptions", [10]),
+        ("egress.upstream_dns", "10.0.0.0/8"),
+        ("egress.presets_apt", "ftp://mirror.example"),
+        ("egress.presets_apt", ["http://mirror.example/a b"]),
+    ],
+)
+def test_what_is_no_such_list_is_refused(name: str, value: object) -> None:
+    with pytest.raises(InvalidRequest) as refusal:
+        settings.load(None, {}, {name: value})
+    assert refusal.value.details == {"field": name}
