@@ -146,8 +146,12 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("egress.upstream_dns", _addresses, (), "DNS servers of the proxy; default: the host's /etc/resolv.conf"),
     Setting("egress.hosts_file", _string, "/etc/hosts", "names that the proxy knows without DNS"),
     Setting("egress.max_connections", _count, 512, "connections through the proxy at once, of one sandbox"),
-    Setting("egress.presets_pip", _urls, (), "preset pip: the index, then other hosts' URLs; default: of the node's pip"),
-    Setting("egress.presets_npm", _urls, (), "preset npm: the registry, then other hosts' URLs; default: of the node's npm"),
+    Setting(
+        "egress.presets_pip", _urls, (), "preset pip: the index, then other hosts' URLs; default: of the node's pip"
+    ),
+    Setting(
+        "egress.presets_npm", _urls, (), "preset npm: the registry, then other hosts' URLs; default: of the node's npm"
+    ),
     Setting("egress.presets_apt", _urls, (), "preset apt: mirrors; default: of the node's apt"),
     Setting("supervisor.log_limit", parse_size, 64 * 2**20, "size of a daemon's own log; as much of it before is kept"),
 )
