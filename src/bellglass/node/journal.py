@@ -13,16 +13,20 @@ import sqlite3
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from bellglass.ballast import Ballast
-from bellglass.model import now
+from bellglass.model import TerminationReason, now
 from bellglass.node.schema import bring_forward
 
 T = TypeVar("T")
 POOL_STATES = ("filling", "pooled", "draining")
+TOLD_TOGETHER_S = 0.1
+"""Events that tell the server nothing which an answer has not told it wait so long for others: see `_can_wait`."""
+MOST_EVENTS = 500
+"""Read at a time."""
 SCHEMA = (
     (
         "create table if not exists sandboxes"
@@ -69,9 +73,16 @@ class SandboxRow:
     """The pool whose member it is or was."""
     driver_state: bytes | None = None
 
+    def to_json(self) -> dict[str, Any]:
+        """All but `driver_state`."""
+        return {name: getattr(self, name) for name in _IN_BODY}
+
     def ending(self, reason: str, message: str | None) -> SandboxRow:
         """With an end: `ended_at` is the moment at which it was decided."""
         return replace(self, state="ending", reason=reason, message=message, ended_at=now(), ended_at_unix=time.time())
+
+
+_IN_BODY = tuple(one.name for one in fields(SandboxRow) if one.name != "driver_state")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +110,7 @@ class Journal:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
         self._db: sqlite3.Connection | None = None
         self._grown = asyncio.Event()
+        self._telling: asyncio.TimerHandle | None = None
 
     @classmethod
     async def open(cls, path: Path) -> Journal:
@@ -111,6 +123,9 @@ class Journal:
         return journal
 
     def close(self) -> None:
+        if self._telling is not None:
+            self._telling.cancel()
+
         def shut() -> None:
             if self._db is not None:
                 self._db.close()
@@ -127,18 +142,16 @@ class Journal:
         """Store the row and append events, in one transaction."""
 
         def write(db: sqlite3.Connection) -> None:
-            body = asdict(row)
-            driver_state = body.pop("driver_state")
             db.execute(
                 "insert or replace into sandboxes values (?, ?, ?, ?)",
-                (row.id, row.state, json.dumps(body), driver_state),
+                (row.id, row.state, json.dumps(row.to_json()), row.driver_state),
             )
             for kind, more in events:
                 _append(db, row.id, row.generation, kind, more)
 
         await self._run(write)
         if events:
-            self._tell()
+            self._tell(can_wait=all(_can_wait(*event) for event in events))
 
     async def note(self, events: list[tuple[str, int, str, dict[str, Any]]]) -> None:
         """Append events alone: sandbox, generation, kind, body."""
@@ -157,7 +170,7 @@ class Journal:
 
     # --- events -----------------------------------------------------------------------------------------
 
-    async def events(self, after: int, limit: int = 500) -> list[Event]:
+    async def events(self, after: int, limit: int = MOST_EVENTS) -> list[Event]:
         query = "select seq, at, kind, sandbox_id, generation, body from events where seq > ? order by seq limit ?"
         return await self._run(
             lambda db: [
@@ -185,7 +198,8 @@ class Journal:
         await self._run(prune)
 
     def grown(self) -> asyncio.Event:
-        """Take it before reading `events`; it is set once there are more."""
+        """Take it before reading `events`; it is set once there are more, of those that can wait up to TOLD_TOGETHER_S
+        later."""
         return self._grown
 
     # --- facts ------------------------------------------------------------------------------------------
@@ -203,7 +217,14 @@ class Journal:
 
     # --- inside -----------------------------------------------------------------------------------------
 
-    def _tell(self) -> None:
+    def _tell(self, *, can_wait: bool = False) -> None:
+        if can_wait:
+            if self._telling is None:
+                self._telling = asyncio.get_running_loop().call_later(TOLD_TOGETHER_S, self._tell)
+            return
+        if self._telling is not None:
+            self._telling.cancel()
+            self._telling = None
         self._grown.set()
         self._grown = asyncio.Event()
 
@@ -250,8 +271,14 @@ def _append(db: sqlite3.Connection, sandbox_id: str, generation: int, kind: str,
     )
 
 
+def _can_wait(kind: str, body: dict[str, Any]) -> bool:
+    """Whether nobody waits for the server to hear it this way: the caller's answer told it, or it is a note."""
+    return kind in ("sandbox.started", "sandbox.reclaimed") or (
+        kind == "sandbox.ended" and body.get("reason") == TerminationReason.USER
+    )
+
+
 def _row(body: str, driver_state: bytes | None) -> SandboxRow:
-    known = set(SandboxRow.__dataclass_fields__)
-    fields = {key: value for key, value in json.loads(body).items() if key in known}
-    fields["cpu_ids"] = tuple(fields.get("cpu_ids", ()))
-    return SandboxRow(**fields, driver_state=driver_state)
+    known = {key: value for key, value in json.loads(body).items() if key in _IN_BODY}
+    known["cpu_ids"] = tuple(known.get("cpu_ids", ()))
+    return SandboxRow(**known, driver_state=driver_state)

@@ -11,6 +11,7 @@ from bellglass.link import LinkStream
 from bellglass.node import templates
 from bellglass.node.app import Node
 from bellglass.node.drivers.base import ReadsLxcfs
+from bellglass.node.journal import MOST_EVENTS
 from bellglass.node.params import Params
 
 KEEPALIVE_S = 15.0
@@ -63,7 +64,8 @@ async def follow_journal(node: Node, params: Params, stream: LinkStream) -> None
         if events := await node.journal.events(after):
             after = events[-1].seq
             await stream.send(b"".join(event.line() for event in events))
-            continue
+            if len(events) == MOST_EVENTS:
+                continue
         try:
             async with asyncio.timeout(KEEPALIVE_S):
                 await grown.wait()

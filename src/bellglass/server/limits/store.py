@@ -9,9 +9,10 @@ from bellglass.model import Limit, ProjectLimits
 from bellglass.server.db.tables import LIVE_ROWS, project_limits, projects, sandboxes
 from bellglass.server.outbox import store as outbox
 
-# Built once: a create runs both.
 _OWN = select(project_limits.c.sandboxes).where(project_limits.c.project_id == bindparam("project"))
 USED = select(func.count()).select_from(sandboxes).where(sandboxes.c.project_id == bindparam("project"), LIVE_ROWS)
+# Built once, and one query: a create asks twice.
+_BOTH = select(_OWN.scalar_subquery().label("own"), USED.scalar_subquery().label("used"))
 
 
 def check_room(connection: Connection, project_id: str, default: int) -> None:
@@ -44,6 +45,5 @@ def put(connection: Connection, project_id: str, sandboxes: int | None) -> None:
 
 
 def _sandboxes(connection: Connection, project_id: str, default: int) -> Limit:
-    own = connection.execute(_OWN, {"project": project_id}).scalar()
-    used = connection.execute(USED, {"project": project_id}).scalar_one()
+    own, used = connection.execute(_BOTH, {"project": project_id}).one()
     return Limit(most=default if own is None else own, used=used, own=own is not None)

@@ -284,13 +284,13 @@ class Creator:
 
 def settle_answer(connection: Connection, project_id: str, sandbox_id: str, status: int, key: str | None) -> Created:
     """The row as it is now becomes the answer. Raises SandboxGone if it was deleted while it was created."""
-    row = store.access(connection, project_id, sandbox_id)
     sandbox = store.find(connection, project_id, sandbox_id)
-    if row is None or sandbox is None or sandbox.state == State.STOPPING:
+    if sandbox is None or sandbox.state == State.STOPPING:
         raise guard.gone(sandbox_id, State.STOPPING, None, None)
+    answer = sandbox.to_json()
     if key is not None:
-        idempotency.finish(connection, project_id, key, status, sandbox.to_json())
-    return Created(status, sandbox.to_json())
+        idempotency.finish(connection, project_id, key, status, answer)
+    return Created(status, answer)
 
 
 def failed(connection: Connection, *, project_id: str, sandbox_id: str, error: BellglassError, key: str | None) -> None:

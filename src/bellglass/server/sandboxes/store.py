@@ -5,9 +5,10 @@ A row that its owner deleted has `deleted_at` and is invisible; one that ended b
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Row, Select, and_, bindparam, delete, insert, or_, select, update
+from sqlalchemy import Connection, Row, Select, Update, and_, bindparam, delete, insert, or_, select, update
 
 from bellglass.ids import SANDBOX_ID
 from bellglass.model import Sandbox, State, now
@@ -37,6 +38,8 @@ _ACCESS = select(
     sandboxes.c.deleted_at,
 ).where(_OF_PROJECT)
 _FIND = _SELECT.where(_OF_PROJECT, sandboxes.c.deleted_at.is_(None))
+_KNOWN = select(sandboxes.c.id).where(sandboxes.c.id == bindparam("id"))
+_ADD = insert(sandboxes)
 
 FIND_LIVE_NAME = _SELECT.where(
     sandboxes.c.project_id == bindparam("project"), sandboxes.c.name == bindparam("name"), NAMED_ROWS
@@ -73,7 +76,7 @@ def access(connection: Connection, project_id: str, sandbox_id: str) -> Row[*tup
 
 def is_known(connection: Connection, sandbox_id: str) -> bool:
     """Whether any row has this id, of whatever project and state."""
-    return connection.execute(select(sandboxes.c.id).where(sandboxes.c.id == sandbox_id)).first() is not None
+    return connection.execute(_KNOWN, {"id": sandbox_id}).first() is not None
 
 
 def find_live_name(connection: Connection, project_id: str, name: str) -> Sandbox | None:
@@ -111,13 +114,17 @@ def add(connection: Connection, project_id: str, sandbox: Sandbox, template_env:
     """A new row; IntegrityError if a live one has its name."""
     values = sandbox.to_json()
     values["node_id"] = values.pop("node")
-    connection.execute(insert(sandboxes).values(**values, project_id=project_id, template_env=template_env))
-    set_labels(connection, sandbox.id, sandbox.labels)
+    connection.execute(_ADD, {**values, "project_id": project_id, "template_env": template_env})
+    _add_labels(connection, sandbox.id, sandbox.labels)
     outbox.add(connection, "sandbox.creating", project_id, sandbox.id, {"template": sandbox.template})
 
 
 def set_labels(connection: Connection, sandbox_id: str, labels: dict[str, str]) -> None:
     connection.execute(delete(sandbox_labels).where(sandbox_labels.c.sandbox_id == sandbox_id))
+    _add_labels(connection, sandbox_id, labels)
+
+
+def _add_labels(connection: Connection, sandbox_id: str, labels: dict[str, str]) -> None:
     if labels:
         rows = [{"sandbox_id": sandbox_id, "key": key, "value": value} for key, value in labels.items()]
         connection.execute(insert(sandbox_labels), rows)
@@ -133,20 +140,28 @@ def change(
     **values: Any,
 ) -> bool:
     """Set columns of one row if it is in one of `from_states`; False if it isn't. `kind` names the outbox record."""
-    query = update(sandboxes).where(sandboxes.c.id == sandbox_id)
-    if of_generation is not None:
-        query = query.where(sandboxes.c.generation == of_generation)
-    if from_states:
-        query = query.where(sandboxes.c.state.in_(from_states))
-    # Without values it is only asked whether the row is there, for the outbox.
-    values = values or {"generation": sandboxes.c.generation}
-    row = connection.execute(query.values(**values).returning(sandboxes.c.project_id)).first()
+    query = _change(tuple(values), from_states, of_generation is not None)
+    given = {f"set_{name}": value for name, value in values.items()}
+    row = connection.execute(query, given | {"of_id": sandbox_id, "of_generation": of_generation}).first()
     if row is None:
         return False
     if kind is not None:
         told = {name: values[name] for name in ("termination_reason", "message", "runtime") if values.get(name)}
         outbox.add(connection, kind, row.project_id, sandbox_id, told)
     return True
+
+
+@cache
+def _change(columns: tuple[str, ...], from_states: tuple[str, ...], of_generation: bool) -> Update:
+    """Each made once, of a handful. A parameter called like a column would be a value to set."""
+    query = update(sandboxes).where(sandboxes.c.id == bindparam("of_id"))
+    if of_generation:
+        query = query.where(sandboxes.c.generation == bindparam("of_generation"))
+    if from_states:
+        query = query.where(or_(*(sandboxes.c.state == state for state in from_states)))
+    values: dict[str, Any] = {name: bindparam(f"set_{name}", type_=sandboxes.c[name].type) for name in columns}
+    # Without values it is only asked whether the row is there, for the outbox.
+    return query.values(values or {"generation": sandboxes.c.generation}).returning(sandboxes.c.project_id)
 
 
 def end(
