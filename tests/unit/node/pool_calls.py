@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from harness import Bench
+from node_looks import until
 
 SHAPE = {"cpus": 1.0, "memory_bytes": 256 * 2**20, "disk_bytes": 2**30, "inodes": 65536, "pids": 128, "tier": "process"}
 
@@ -21,15 +21,6 @@ async def apply(node: Bench, *pools: dict[str, Any]) -> None:
 async def report(node: Bench) -> dict[str, Any]:
     [found] = (await node.link.call("pool.list", {}))["pools"]
     return dict(found)
-
-
-async def until(condition: Any, seconds: float = 15.0) -> None:
-    async with asyncio.timeout(seconds):
-        while True:
-            value = condition()
-            if await value if asyncio.iscoroutine(value) else value:
-                return
-            await asyncio.sleep(0.01)
 
 
 async def ready(node: Bench, count: int) -> None:

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from harness import Box, bench
+from node_looks import until
 
 from bellglass.node.drivers.fake_groups import CgroupTrees
-from bellglass.node.executions import run as run_module
+from bellglass.node.executions import starting
 
 pytestmark = pytest.mark.skipif(not CgroupTrees.usable(), reason="only root has cgroups to freeze")
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 def live_of(box: Box) -> Any:
@@ -70,7 +64,7 @@ def test_a_frozen_one_can_be_killed_and_its_sandbox_deleted(run) -> None:
 
 
 def test_what_is_frozen_before_its_first_instruction_is_not_lost(run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_module, "START_S", 1.0)
+    monkeypatch.setattr(starting, "START_S", 1.0)
 
     async def scenario() -> None:
         async with bench() as node:
@@ -84,7 +78,7 @@ def test_what_is_frozen_before_its_first_instruction_is_not_lost(run, monkeypatc
 
             monkeypatch.setattr(live.groups, "make", make_frozen)
             waiting = asyncio.ensure_future(box.exec("echo at last"))
-            await asyncio.sleep(2 * run_module.START_S)
+            await asyncio.sleep(2 * starting.START_S)
             assert not waiting.done(), "it waits for longer than a start may take"
             live.thaw("disk")
             assert (await waiting)["stdout"] == "at last\n"

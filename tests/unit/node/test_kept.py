@@ -8,16 +8,11 @@ from pathlib import Path
 
 import pytest
 from harness import DIGEST, bench
+from node_looks import until
 
 from bellglass import errors
 from bellglass.node import kept, recovery
 from bellglass.node.drivers.fake_groups import alive
-
-
-async def until(condition, seconds: float = 10.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 async def lost(node, **more):

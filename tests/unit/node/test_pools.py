@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 from harness import DIGEST, Bench, Box, bench
-from pool_calls import apply, members, pool, ready, report, until
+from node_looks import until
+from pool_calls import apply, members, pool, ready, report
 
 from bellglass import errors, ids
 from bellglass.node.drivers.fake_groups import alive, start_ticks

@@ -16,22 +16,20 @@ from typing import Any
 
 from bellglass import faultpoints
 from bellglass.errors import AgentLost, BellglassError, Conflict, InternalError, NoCapacity, NodeUnavailable
-from bellglass.node.executions import record, verdict
+from bellglass.node.executions import record, starting, verdict
 from bellglass.node.executions.host import Host
 from bellglass.node.executions.kill import TreeKill
 from bellglass.node.executions.log import Cursor, ExecutionLog
+from bellglass.node.executions.output import Output
 from bellglass.node.executions.spec import ExecutionSpec
-from bellglass.node.executions.starter import Starter
 from bellglass.node.executions.stdin import StdinFeed
-from bellglass.node.executions.windows import Incoming
 from bellglass.node.guestlink.session import LINK_WAIT_S
 from bellglass.node.guestlink.stream import GuestStream
 from bellglass.wire import guest
 from bellglass.wire.frames import Frame, FrameError
-from bellglass.wire.guest import STDERR, STDIN, STDOUT, GuestType, StartFlag
+from bellglass.wire.guest import STDERR, STDIN, GuestType
 
 HANGUP_GRACE_S = 30.0
-START_S = 30.0
 log = logging.getLogger("bellglass.executions")
 
 
@@ -57,9 +55,7 @@ class Run(GuestStream):
         self._start_known = asyncio.Event()
         self._sent_once = False
         self._readopted = begun
-        self._incoming = {STDOUT: Incoming(STDOUT), STDERR: Incoming(STDERR)}
-        self._starter = Starter(self._acknowledge)
-        self._ack_due = False
+        self._output = Output(output, lambda channel, offset: self._send(guest.encode_ack(self.id, channel, offset)))
         self._readers = 0
         self._timers: list[asyncio.TimerHandle] = []
         self._final: dict[str, Any] | None = None
@@ -74,7 +70,7 @@ class Run(GuestStream):
         """Register with the session; START goes out now, or as soon as there is a link."""
         self._host.session.attach(self)
         self._arm_deadline()
-        wait_s = START_S if self._host.session.link_is_up else LINK_WAIT_S
+        wait_s = starting.START_S if self._host.session.link_is_up else LINK_WAIT_S
         self._timers.append(self._loop.call_later(wait_s, self._never_started))
 
     def resume(self, *, stream_id: int, oom_base: int, deadline_at: float | None, started_at: float) -> None:
@@ -83,9 +79,7 @@ class Run(GuestStream):
         self._sent_once = True
         # Whether it was started at all the agent knows, if it answers.
         self._timers.append(self._loop.call_later(LINK_WAIT_S, self._start_known.set))
-        self._incoming = {c: Incoming(c, self.log.stream_bytes[c]) for c in (STDOUT, STDERR)}
-        if not self.spec.detach:
-            self._starter.keep_place(self.log.total_bytes)
+        self._output.resume(keep_place=not self.spec.detach)
         self._host.session.adopt(self)
         self._arm_deadline()
 
@@ -106,7 +100,7 @@ class Run(GuestStream):
     def suspend(self) -> None:
         """The node stops, the execution goes on: nothing more is stored."""
         self._cancel_timers()
-        self._starter.free()
+        self._output.close()
         self._final = self._record("running")
         self.error = AgentLost("the node is stopping", hint="attach again with the execution's id")
         self.log.close()
@@ -128,25 +122,25 @@ class Run(GuestStream):
         """SIGKILL to the whole tree, and see to it that it is gone. Safe to repeat."""
         if not self.running or self._kill.begun:
             return
-        self._starter.free()  # a slow reader must not hold up the end; it reads on from the log
+        self._output.let_go()  # a slow reader must not hold up the end
         self._kill.begin(self.id)
-        self._acknowledge()
+        self._output.acknowledge()
         self._host.spawn(self._see_it_dead(), f"kill:{self.spec.id}")
 
     def reader_attached(self, cursor: Cursor, *, starter: bool) -> None:
         """`starter`: it started this waiting execution, or goes on for the one that did."""
         self._readers += 1
         if starter and not self.spec.detach and self.running and not self._kill.begun:
-            self._starter.attach(cursor)
+            self._output.starter_attached(cursor)
 
     def reader_progressed(self) -> None:
-        self._acknowledge()
+        self._output.acknowledge()
 
     def reader_detached(self, cursor: Cursor, *, hung_up: bool) -> None:
         """`hung_up`: the client went away, rather than read to the end or lose its server."""
         self._readers -= 1
         if self.running:
-            self._starter.detach(cursor)
+            self._output.reader_detached(cursor)
         if hung_up and not self.spec.detach and self._readers == 0 and self.running:
             self._timers.append(self._loop.call_later(HANGUP_GRACE_S, self._nobody_waits))
 
@@ -165,8 +159,7 @@ class Run(GuestStream):
     # --- GuestStream ------------------------------------------------------------------------------------
 
     def link_restored(self, *, known: bool) -> None:
-        for incoming in self._incoming.values():
-            incoming.link_restored()
+        self._output.link_restored()
         if known:
             if self.stdin is not None and (hello := self._host.session.hello) is not None:
                 self.stdin.link_up(self.id, hello.inputs.get(self.id))
@@ -195,7 +188,8 @@ class Run(GuestStream):
         elif frame.type == GuestType.EXIT:
             self._on_exit(guest.decode_exit(frame.payload))
         elif frame.type == GuestType.EOF:
-            self._channel(frame).end(guest.decode_offset(frame.payload)[0])
+            self._check_begun(frame)
+            self._output.end_of_stream(frame)
         elif frame.type == GuestType.STARTED:
             self._pid = guest.decode_pid(frame.payload)
             faultpoints.reach("node.exec.started")
@@ -224,19 +218,11 @@ class Run(GuestStream):
         except OSError as error:
             self._fail(InternalError(f"no cgroup for execution {spec.id}: {error}"))
             return
-        flags = StartFlag.USER_ENV
-        if self.stdin is not None:
-            flags |= StartFlag.STDIN_OPEN
-        if spec.cwd == self._host.default_cwd:
-            flags |= StartFlag.CREATE_CWD  # a program that removed its workdir must not end all later ones
-        frames = guest.encode_start(
+        frames = starting.frames(
             self.id,
-            argv=spec.argv,
-            env=spec.env,
-            cwd=spec.cwd,
-            user=spec.user,
-            flags=flags,
-            execution_id=spec.id,
+            spec,
+            default_cwd=self._host.default_cwd,
+            stdin=self.stdin is not None,
             descriptor=descriptor is not None,
         )
         self._sent_once = True
@@ -245,38 +231,21 @@ class Run(GuestStream):
         if self.stdin is not None and self._host.session.link_is_up:
             self.stdin.link_up(self.id, None)
 
-    def _channel(self, frame: Frame) -> Incoming:
-        if self._pid is None or frame.channel not in self._incoming:
-            raise FrameError(f"output on channel {frame.channel}, pid {self._pid}")
-        return self._incoming[frame.channel]
+    def _check_begun(self, frame: Frame) -> None:
+        if self._pid is None:
+            raise FrameError(f"output on channel {frame.channel} before STARTED")
 
     def _on_data(self, frame: Frame) -> None:
-        incoming = self._channel(frame)
-        offset, data = guest.decode_offset(frame.payload)
-        new = incoming.accept(offset, data)
-        if new:
-            try:
-                self.log.append(frame.channel, new)
-            except OSError as error:
-                self._output_unkept(error)
-                return
-            self._host.session.budget.earn_bytes(len(new))
-        if not self._ack_due:
-            # Once for all frames of this turn: each wakes the agent.
-            self._ack_due = True
-            self._loop.call_soon(self._acknowledge)
-
-    def _acknowledge(self) -> None:
-        """Only what lies in the log, and only while the reader that may block the program keeps up."""
-        self._ack_due = False
-        if not self.running or self._starter.holds_back(self.log.total_bytes):
+        self._check_begun(frame)
+        try:
+            new_bytes = self._output.data(frame)
+        except OSError as error:
+            self._output_unkept(error)
             return
-        for channel, incoming in self._incoming.items():
-            if (offset := incoming.due()) is not None:
-                self._send(guest.encode_ack(self.id, channel, offset))
+        self._host.session.budget.earn_bytes(new_bytes)
 
     def _on_exit(self, told: guest.GuestExit) -> None:
-        if self._pid is None or not all(incoming.ended for incoming in self._incoming.values()):
+        if self._pid is None or not self._output.ended:
             raise FrameError("EXIT before the end of the output")
         faultpoints.reach("node.exec.exit_told")
         if self._kill.begun:
@@ -338,7 +307,7 @@ class Run(GuestStream):
         self._host.session.release(self)
         if self.stdin is not None:
             self.stdin.close(Conflict(f"execution {self.spec.id} has ended"))
-        self._starter.free()
+        self._output.close()
         self.ended.set()
         self.log.finish()
 
@@ -359,10 +328,8 @@ class Run(GuestStream):
     def _never_started(self) -> None:
         if self._start_known.is_set():
             return
-        thawed_s = time.monotonic() - self._host.thawed_at
-        if self._sent_once and (self._host.frozen or thawed_s < START_S):  # it stood still before its first instruction
-            pause_s = START_S if self._host.frozen else START_S - thawed_s
-            self._timers.append(self._loop.call_later(pause_s, self._never_started))
+        if self._sent_once and (extra_s := starting.extra_s(self._host)) > 0:
+            self._timers.append(self._loop.call_later(extra_s, self._never_started))
             return
         if not self._sent_once:
             self._fail(AgentLost("the sandbox's agent does not answer; the command was not started", hint="try again"))

@@ -96,10 +96,7 @@ class Refills:
         for pool in self.wanted.values():
             for member in self._members.spare(pool.template)[pool.size :]:
                 self._members.drop(member, "the pool became smaller")
-        # The emptiest pool first.
-        for pool in sorted(
-            self.wanted.values(), key=lambda pool: self._members.supply(pool.template) / (pool.size or 1)
-        ):
+        for pool in sorted(self.wanted.values(), key=self._supplied):  # the emptiest first
             self._refill(pool)
 
     def soonest(self, pool: WantedPool, spec: SandboxSpec) -> Member | None:
@@ -185,6 +182,9 @@ class Refills:
         pause_s = FAILED_PAUSES_S[min(tally.failures, len(FAILED_PAUSES_S) - 1)]
         tally.failed(str(error), FULL_PAUSE_S if isinstance(error, NoCapacity) else pause_s)
         log.warning("pool %s: a refill was not made: %s", pool, error)
+
+    def _supplied(self, pool: WantedPool) -> float:
+        return self._members.supply(pool.template) / max(pool.size, 1)
 
     def _half_waits(self, pool: WantedPool) -> bool:
         return 2 * len(self._members.spare(pool.template)) >= pool.size
