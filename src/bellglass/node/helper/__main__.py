@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import resource
 import signal
 import socket
 import sys
@@ -15,6 +16,8 @@ from bellglass.datadir import DataDir
 from bellglass.node.helper import kernel, service
 from bellglass.node.helper.context import Context, seccomp_profile
 from bellglass.node.helper.probe import raise_host_counts
+
+OPEN_FILES = 65536
 
 
 def main() -> int:
@@ -34,6 +37,11 @@ def main() -> int:
     # The runtime leaves a machine's first process to us, so its exit is noticed even where nobody else reaps.
     kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
     os.umask(0o022)
+    # For machines. Inherited, not set by the runtime: over a process of a namespace that another uid owns it may have
+    # no right.
+    open_files = min(OPEN_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+    resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, open_files))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     data = DataDir(options.data_dir.resolve())
     faultpoints.watch(data.faults_dir)
     templates = settings.load(data.settings_file)["node.templates_dir"] or options.cache_dir / "templates"

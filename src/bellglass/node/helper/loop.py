@@ -10,6 +10,7 @@ import ctypes
 import errno
 import fcntl
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -91,17 +92,24 @@ def attach(image: Path, name: str) -> LoopDevice:
     )
 
 
-def devices_below(folder: Path) -> list[str]:
-    """The loop devices whose image lies in this folder, also when it is unlinked by now."""
+def devices_below(folder: Path, among: Iterable[str] | None = None) -> list[str]:
+    """The loop devices, such as `loop7`, whose image lies in this folder, also when it is unlinked by now."""
     found = []
-    for entry in Path("/sys/block").glob("loop*/loop/backing_file"):
+    for name in _in_use() if among is None else among:
         try:
-            backing = entry.read_text().rstrip("\n")
+            with open(f"/sys/block/{name}/loop/backing_file") as file:
+                backing = file.read()
         except OSError:
             continue  # cleared meanwhile
         if backing.startswith(f"{folder}/"):
-            found.append(f"/dev/{entry.parent.parent.name}")
+            found.append(name)
     return found
+
+
+def _in_use() -> list[str]:
+    """Devices without an image have no size, and so aren't listed there; /sys/block has all that there ever were."""
+    names = (line.rpartition(" ")[2] for line in Path("/proc/partitions").read_text().splitlines())
+    return [name for name in names if name.startswith("loop") and name[4:].isdecimal()]
 
 
 def _direct_io(path: str) -> bool:

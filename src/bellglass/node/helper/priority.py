@@ -17,8 +17,9 @@ _AUTOGROUP = "/proc/{pid}/autogroup"
 
 
 def step_back() -> None:
-    """This process, in a session of its own, and what it forks."""
-    os.setsid()
+    """This process, in a session of its own, and what it forks. `restore` takes it back."""
+    if os.getsid(0) != os.getpid():
+        os.setsid()
     os.setpriority(os.PRIO_PROCESS, 0, BACKGROUND_NICE)
     follow()
 

@@ -44,8 +44,8 @@ def reclaim_locked(context: Context, sandbox_id: str, *, keep_disk: bool = False
     faultpoints.reach("helper.reclaim.runtime_removed")
     folder = context.data.sandbox_dir(sandbox_id)
     # A mount namespace is torn down a little after its last process: the kernel tells nobody when.
-    if not until(lambda: not loop.devices_below(folder), deadline):
-        devices = loop.devices_below(folder)
+    devices = loop.devices_below(folder)
+    if not until(lambda: not loop.devices_below(folder, devices), deadline):
         raise InternalError(f"{devices} still hold the disk of {sandbox_id} after {timeout_s:g} s")
     faultpoints.reach("helper.reclaim.devices_gone")
     kept = keep_disk and (folder / DISK).is_file()

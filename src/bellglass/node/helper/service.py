@@ -1,8 +1,9 @@
-"""The helper's loop: one thread that takes requests and forks a child for each, which does the work and answers.
+"""The helper's loop: one thread that takes requests and hands each to a worker, which does the work and answers.
 
-So one operation may change its own namespaces and ids, and its crash is an error of that operation alone. Those of one
-sandbox go one after the other, in the order in which they came: a reclaim must not overtake the lease before it.
-The loop ends when the node's end of the socket closes, and its children with it: each step can be cut off, and the next
+So an operation's crash is an error of that operation alone. Those of one sandbox go one after the other, in the order
+in which they came: a reclaim must not overtake the lease before it. A few workers are kept for what comes
+next in a burst: forking one costs 1 ms, and 2 more for the pages that it then writes to.
+The loop ends when the node's end of the socket closes, and its workers with it: each step can be cut off, and the next
 helper must not meet somebody at work on what it reclaims.
 """
 
@@ -18,19 +19,22 @@ import struct
 import sys
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from bellglass.errors import BellglassError, InternalError, InvalidRequest
 from bellglass.model import now
-from bellglass.node.helper import kernel
 from bellglass.node.helper.context import Context
 from bellglass.node.helper.operations import Operation, parse
+from bellglass.node.helper.worker import Worker, fork
 
 MAX_MESSAGE_BYTES = 65536
 MAX_CHILDREN = 16
+IDLE_WORKERS = 2
+IDLE_S = 0.25
+"""For a burst of operations, not beyond: a worker holds some MiB of its own."""
 _SO_PEERCRED = struct.Struct("iII")
 
 
@@ -40,24 +44,85 @@ class _Request:
     op: str
     operation: Operation
     fields: Mapping[str, Any]
+    message: bytes
 
     @property
     def sandbox_id(self) -> str | None:
         return self.fields.get("sandbox_id")
 
 
-@dataclass(frozen=True, slots=True)
-class _Child:
+@dataclass(slots=True)
+class _Busy:
+    worker: Worker
     request: _Request
     deadline: float
+    hung_up: bool = False
+
+
+class _Workers:
+    """Those at work and those that wait, the one used last at the end: the others grow old and are ended."""
+
+    def __init__(self, context: Context, channel: socket.socket) -> None:
+        self.busy: dict[int, _Busy] = {}
+        self._idle: list[tuple[Worker, float]] = []
+        self._context = context
+        self._channel = channel
+
+    def begin(self, request: _Request) -> None:
+        deadline = time.monotonic() + request.operation.timeout_s
+        while self._idle:
+            worker, _ = self._idle.pop()
+            if worker.give(request.message):
+                break
+            worker.channel.close()
+        else:
+            worker = fork(self._all(), lambda message: _act(self._context, self._channel, message))
+            worker.give(request.message)  # one that has died already is told of by its end
+        self.busy[worker.pid] = _Busy(worker, request, deadline)
+
+    def register(self, poll: select.poll) -> None:
+        for one in self.busy.values():
+            if not one.hung_up:  # its end is told by SIGCHLD
+                poll.register(one.worker.channel, select.POLLIN)
+
+    def poll_ms(self) -> float | None:
+        due = [one.deadline for one in self.busy.values()] + [since + IDLE_S for _, since in self._idle]
+        return max(0.0, min(due) - time.monotonic()) * 1000 + 1 if due else None
+
+    def look(self, ready: Container[int]) -> None:
+        """Who is done waits for more, who has worked or waited for too long is ended."""
+        now_s = time.monotonic()
+        for pid, one in list(self.busy.items()):
+            if one.worker.channel.fileno() in ready:
+                if one.worker.is_ready():
+                    del self.busy[pid]
+                    self._idle.append((one.worker, now_s))
+                    continue
+                one.hung_up = True
+            if now_s > one.deadline:
+                os.kill(pid, signal.SIGKILL)
+        while self._idle and (len(self._idle) > IDLE_WORKERS or now_s > self._idle[0][1] + IDLE_S):
+            self._idle.pop(0)[0].channel.close()  # it reads the end and ends
+
+    def ended(self, pid: int) -> _Request | None:
+        """What it was at, if that is one of the workers and it was at something."""
+        if (one := self.busy.pop(pid, None)) is not None:
+            one.worker.channel.close()
+            return one.request
+        for waiting in self._idle:
+            if waiting[0].pid == pid:
+                waiting[0].channel.close()
+                self._idle.remove(waiting)
+                break
+        return None
+
+    def _all(self) -> list[Worker]:
+        return [one.worker for one in self.busy.values()] + [worker for worker, _ in self._idle]
 
 
 def serve(context: Context, channel: socket.socket) -> None:
     """Until the node is gone. Raises PermissionError when somebody else than its parent made the channel."""
     pid, uid, _ = _SO_PEERCRED.unpack(channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _SO_PEERCRED.size))
-    # The children's collector would write to every object that they share with this process, and so copy its memory.
-    gc.collect()
-    gc.freeze()
     # A socketpair tells who made it: the launcher, as root, before it became the node.
     if pid != os.getppid() or uid != 0:
         raise PermissionError(f"the channel was made by pid {pid}, uid {uid}, not by the launcher {os.getppid()}")
@@ -66,25 +131,27 @@ def serve(context: Context, channel: socket.socket) -> None:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.collect()
-    gc.freeze()  # children then share these pages for longer
-    children: dict[int, _Child] = {}
+    gc.freeze()  # workers then share these pages for longer
+    workers = _Workers(context, channel)
     waiting: list[_Request] = []
     while True:
         poll = select.poll()
         poll.register(wake_read, select.POLLIN)
-        if len(children) + len(waiting) < MAX_CHILDREN:
+        if len(workers.busy) + len(waiting) < MAX_CHILDREN:
             poll.register(channel, select.POLLIN)
-        ready = dict(poll.poll(_poll_ms(children)))
+        workers.register(poll)
+        ready = dict(poll.poll(workers.poll_ms()))
         if wake_read in ready:
             os.read(wake_read, 4096)
-        _reap(channel, children)
+        workers.look(ready)
+        _reap(channel, workers)
         if channel.fileno() in ready:
             message = channel.recv(MAX_MESSAGE_BYTES)
             if not message:
                 return
             if (request := _parse(channel, message)) is not None:
                 waiting.append(request)
-        _begin(context, channel, children, waiting)
+        _begin(workers, waiting)
 
 
 def _parse(channel: socket.socket, message: bytes) -> _Request | None:
@@ -94,7 +161,7 @@ def _parse(channel: socket.socket, message: bytes) -> _Request | None:
         request = json.loads(message)
         request_id = request["id"] if isinstance(request, dict) and type(request.get("id")) is int else -1
         operation, fields = parse(request)
-        return _Request(request_id, request["op"], operation, fields)
+        return _Request(request_id, request["op"], operation, fields, message)
     except (ValueError, RecursionError):
         _answer(channel, request_id, error=InvalidRequest("a request is JSON"))
     except InvalidRequest as error:
@@ -103,62 +170,52 @@ def _parse(channel: socket.socket, message: bytes) -> _Request | None:
     return None
 
 
-def _begin(context: Context, channel: socket.socket, children: dict[int, _Child], waiting: list[_Request]) -> None:
-    """Fork for each that has no earlier one of its sandbox before it."""
-    busy = {child.request.sandbox_id for child in children.values()} - {None}
+def _begin(workers: _Workers, waiting: list[_Request]) -> None:
+    """Each that has no earlier one of its sandbox before it."""
+    at_work = {one.request.sandbox_id for one in workers.busy.values()} - {None}
     for request in list(waiting):
-        if request.sandbox_id in busy:
+        if request.sandbox_id in at_work:
             continue
         waiting.remove(request)
         if request.sandbox_id is not None:
-            busy.add(request.sandbox_id)
-        parent, pid = os.getpid(), os.fork()
-        if pid == 0:
-            gc.disable()
-            kernel.die_with_parent(parent)
-            _work(context, channel, request)
-        children[pid] = _Child(request, time.monotonic() + request.operation.timeout_s)
+            at_work.add(request.sandbox_id)
+        workers.begin(request)
 
 
-def _work(context: Context, channel: socket.socket, request: _Request) -> None:
-    """The child: act, answer, exit. It never returns."""
-    signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    began, code = time.monotonic(), 1
-    op = request.op
-    about = {"op": op, "sandbox_id": request.sandbox_id}
+def _act(context: Context, channel: socket.socket, message: bytes) -> bool:
+    """In a worker: act and answer. False after a failure, which may have left anything."""
+    began, request = time.monotonic(), json.loads(message)
+    operation, fields = parse(request)
+    about = {"op": request["op"], "sandbox_id": fields.get("sandbox_id")}
     try:
         result: Mapping[str, Any] = {}
         failure: BellglassError | None = None
         try:
-            result = request.operation.act(context, request.fields)
+            result = operation.act(context, fields)
         except BellglassError as error:
             failure = error
         except Exception as error:  # noqa: BLE001 - becomes a typed answer, with its traceback in the log
             traceback.print_exc()
-            failure = InternalError(f"{op}: {type(error).__name__}: {error}")
+            failure = InternalError(f"{request['op']}: {type(error).__name__}: {error}")
         outcome: dict[str, Any] = {"error": failure.message} if failure is not None else {}
         if "profile_ms" in result:
             outcome["profile_ms"] = result["profile_ms"]
         elapsed_ms = round((time.monotonic() - began) * 1000, 1)
         log("done" if failure is None else "failed", **about, ms=elapsed_ms, **outcome)
-        _answer(channel, request.id, result=result, error=failure)
-        code = 0
+        _answer(channel, request["id"], result=result, error=failure)
+        return failure is None
     except BrokenPipeError:
         log("nobody to answer to", **about)
-        code = 0
-    except BaseException:  # noqa: BLE001 - the child must not return into the loop
+        return False
+    except BaseException:
         traceback.print_exc()
+        raise
     finally:
         with suppress(OSError):  # as in `log`
             sys.stderr.flush()
-        os._exit(code)
 
 
-def _reap(channel: socket.socket, children: dict[int, _Child]) -> None:
-    for pid, child in children.items():
-        if time.monotonic() > child.deadline:
-            os.kill(pid, signal.SIGKILL)
+def _reap(channel: socket.socket, workers: _Workers) -> None:
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -167,12 +224,12 @@ def _reap(channel: socket.socket, children: dict[int, _Child]) -> None:
         if pid == 0:
             return
         # A pid that isn't here was a machine's first process: as a subreaper the helper inherits it from the runtime.
-        known = children.pop(pid, None)
-        if known is not None and status != 0:
+        request = workers.ended(pid)
+        if request is not None and status != 0:
             code = os.waitstatus_to_exitcode(status)
-            op = known.request.op
+            op = request.op
             log("crashed", op=op, exit=code)
-            _answer(channel, known.request.id, error=InternalError(f"{op} died ({code}): see the helper's log"))
+            _answer(channel, request.id, error=InternalError(f"{op} died ({code}): see the helper's log"))
 
 
 def _answer(
@@ -184,12 +241,6 @@ def _answer(
 ) -> None:
     body = {"id": request_id, "result": result} if error is None else {"id": request_id} | error.to_dict()
     channel.send(json.dumps(body).encode())
-
-
-def _poll_ms(children: Mapping[int, _Child]) -> float | None:
-    if not children:
-        return None
-    return max(0.0, min(child.deadline for child in children.values()) - time.monotonic()) * 1000 + 1
 
 
 def log(event: str, **fields: Any) -> None:

@@ -1,14 +1,14 @@
-"""Starting a machine: a plan of steps, run in a forked child of the helper.
+"""Starting a machine: a plan of steps, run in a worker of the helper.
 
-The child first gets a mount namespace of its own. All mounts are made there, the container keeps those it needs, and
-the rest vanishes with the child: nothing has to be unmounted, and the host's mount table stays as it was.
+The worker first gets a mount namespace of its own. All mounts are made there, the container keeps those it needs, and
+the rest vanishes when the worker leaves it or dies: nothing has to be unmounted, and the host's mount table stays as it
+was.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import resource
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -23,7 +23,6 @@ from bellglass.node.helper.reclaim import reclaim_locked
 from bellglass.node.image import disk
 
 TIMEOUT_S = 30.0
-OPEN_FILES = 65536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,10 +205,6 @@ class MachineStart:
 
     def start_runtime(self) -> None:
         log, pid_file = self.folder / "runtime.log", self.folder / "pid"
-        # Inherited, not set by the runtime: over a process of a namespace that another uid owns it may have no right.
-        open_files = min(OPEN_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
-        resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, open_files))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         try:
             run.run(
                 *(self.spec.runtime, "--root", str(self.context.data.runc_root), "--log", str(log)),
@@ -231,7 +226,8 @@ class MachineStart:
 
 
 def start_machine(context: Context, spec: StartMachine) -> dict[str, object]:
-    """Run the plan. When a step fails, everything made so far is given back, the uid range included.
+    """Run the plan. The caller is left in the mount namespace of the start, and as far back as one in the background
+    steps. When a step fails, everything made so far is given back, the uid range included.
 
     Raises NotFound (template), NoCapacity, SandboxFailed.
     """
@@ -251,6 +247,7 @@ def start_machine(context: Context, spec: StartMachine) -> dict[str, object]:
                 faultpoints.reach(f"helper.start.{step.name}")
                 start.profile_ms[step.name] = round((time.perf_counter() - began) * 1000, 2)
             assert start.device is not None
+            os.close(host_namespace)
             return {
                 "pid": start.pid,
                 "start_ticks": start_ticks(start.pid),
