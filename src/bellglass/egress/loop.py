@@ -15,6 +15,7 @@ from __future__ import annotations
 import heapq
 import select
 import sys
+import traceback
 import types
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
@@ -302,13 +303,7 @@ class Loop:
             task._end()
         except Exception as error:  # noqa: BLE001 - one connection's bug must not end the others
             task.error = error
-            _report(error)
+            traceback.print_exception(error, file=sys.stderr)
             task._end()
         finally:
             self._current = None
-
-
-def _report(error: Exception) -> None:
-    import traceback  # costs memory that is needed only now
-
-    traceback.print_exception(error, file=sys.stderr)

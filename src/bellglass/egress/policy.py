@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
-from functools import cached_property
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
-from typing import Any
+from typing import Any, NamedTuple
 
 MAX_RULES = 256
 MAX_PORTS = 64
@@ -55,8 +53,7 @@ def is_pattern(text: str) -> bool:
     return is_name(text)
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(NamedTuple):
     """One way out. Exactly one of `host` and `network` is set."""
 
     host: str | None
@@ -124,8 +121,7 @@ def _ports(ports: Any, index: int | None) -> frozenset[int]:
     return frozenset(ports)
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """Allowed when `reason` is None. `rule` is what decided, as text: a rule, or the mode.
 
     `checked` is True where the name has to be seen in the bytes as well: SNI, Host.
@@ -140,10 +136,24 @@ class Verdict:
         return self.reason is None
 
 
-@dataclass(frozen=True)
 class Policy:
-    mode: str
-    rules: tuple[Rule, ...] = ()
+    """Unchangeable once made."""
+
+    __slots__ = ("_by_host", "mode", "rules")
+
+    def __init__(self, mode: str, rules: tuple[Rule, ...] = ()) -> None:
+        self.mode = mode
+        self.rules = rules
+        self._by_host: dict[str, list[Rule]] = {}
+        for rule in rules:
+            if rule.host is not None:
+                self._by_host.setdefault(rule.host, []).append(rule)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Policy) and (self.mode, self.rules) == (other.mode, other.rules)
+
+    def __hash__(self) -> int:
+        return hash((self.mode, self.rules))
 
     @classmethod
     def parse(cls, document: Any) -> Policy:
@@ -166,14 +176,6 @@ class Policy:
 
     def to_document(self) -> dict[str, Any]:
         return {"mode": self.mode, "rules": [rule.to_document() for rule in self.rules]}
-
-    @cached_property
-    def _by_host(self) -> dict[str, list[Rule]]:
-        table: dict[str, list[Rule]] = {}
-        for rule in self.rules:
-            if rule.host is not None:
-                table.setdefault(rule.host, []).append(rule)
-        return table
 
     def _named(self, name: str) -> list[Rule]:
         """Rules that match the name at some port: the exact ones first, then the nearest suffix."""
