@@ -9,7 +9,9 @@
       node/                 0700, node's uid: journal.db, executions/<sandbox>/, inputs/<sandbox>/, link.secret, ballast
       sandboxes/<id>/       made by the helper, root's: disk.img, agent/ (the socket's folder), bundle/, files/
       run/                  0755: link/node.sock (node's uid, group of the server's), lxcfs/, runc/, supervisor.json
-      logs/                 server.log node.log helper.log supervisor.log
+      run/egress/           0755: all that proxy and resolver see of the host's files: etc/hosts, etc/resolv.conf, and
+                            their sockets, each in a folder that only those may pass who are meant to connect
+      logs/                 server.log node.log helper.log proxy.log resolver.log supervisor.log
       faults/               made by tests alone: see faultpoints.py
 
 The cache folder (templates, blank disks) is shared by all installations of a host: `BELLGLASS_CACHE`, by default
@@ -46,6 +48,10 @@ class DataDir:
     run_dir = property(lambda self: self.root / "run")
     link_dir = property(lambda self: self.run_dir / "link")
     node_socket = property(lambda self: self.link_dir / "node.sock")
+    egress_dir = property(lambda self: self.run_dir / "egress")
+    proxy_socket = property(lambda self: self.egress_dir / "proxy" / "proxy.sock")
+    resolver_socket = property(lambda self: self.egress_dir / "resolver" / "resolver.sock")
+    names_socket = property(lambda self: self.egress_dir / "names" / "names.sock")
     lxcfs_dir = property(lambda self: self.run_dir / "lxcfs")
     runc_root = property(lambda self: self.run_dir / "runc")
     supervisor_file = property(lambda self: self.run_dir / "supervisor.json")

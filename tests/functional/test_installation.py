@@ -47,7 +47,7 @@ def wait_until(condition, seconds, what):
 def test_up_prints_where_it_is_and_status_tells_all_of_it(own):
     found = own.status()
     assert found["up"] and found["node"] and found["api_url"] == own.api_url
-    assert set(found["pids"]) == {"supervisor", "server", "node", "helper", "lxcfs"}
+    assert set(found["pids"]) == {"supervisor", "server", "node", "helper", "resolver", "lxcfs"}
     for pid in found["pids"].values():
         assert Path(f"/proc/{pid}").exists()
     assert [tier["tier"] for tier in found["tiers"] if tier["usable"]] == ["container"]
@@ -152,7 +152,7 @@ def test_down_with_sandboxes_takes_those_along_that_are_made_meanwhile(own):
     own.up()
 
 
-@pytest.mark.parametrize("name", ["server", "node", "helper"])
+@pytest.mark.parametrize("name", ["server", "node", "helper", "resolver"])
 def test_a_killed_daemon_comes_back_and_sandboxes_go_on(own, name):
     box = own.sandbox(**SANDBOX_OPTIONS)
     box.files.write_text("before", "still here")
@@ -188,7 +188,7 @@ def answers(box):
 
 def test_daemons_of_a_killed_supervisor_make_room_for_the_next(own):
     before = own.pids()
-    daemons = [ProcessId.of(before[name]) for name in ("server", "node", "helper")]
+    daemons = [ProcessId.of(before[name]) for name in ("server", "node", "helper", "resolver")]
     os.kill(before["supervisor"], signal.SIGKILL)
     wait_until(lambda: own.command("status", "--data-dir", str(own.data_dir)).returncode == 3, 5, "it lives")
     assert all(process.alive() for process in daemons)

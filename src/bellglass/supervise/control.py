@@ -36,7 +36,7 @@ class Record:
     api_url: str
     started_at: str
     processes: dict[str, ProcessId] = field(default_factory=dict)
-    """By daemon: supervisor, server, node, helper, lxcfs; only what runs."""
+    """By daemon: supervisor, server, node, helper, proxy, resolver, lxcfs; only what runs."""
     boot_id: str = field(default_factory=boot_id)
     """Processes of an earlier boot are dead, though others may have got their pids and start times."""
 

@@ -29,6 +29,8 @@ from bellglass.model import now
 
 SERVER_USER = "bellglass-server"
 NODE_USER = "bellglass-node"
+PROXY_USER = "bellglass-proxy"
+RESOLVER_USER = "bellglass-resolver"
 _LINK_SECRET = re.compile(rb"([0-9a-f]{64})\n?")
 
 
@@ -46,6 +48,8 @@ class Installation:
     data: DataDir
     server: Identity
     node: Identity
+    proxy: Identity
+    resolver: Identity
     link_secret: str
 
 
@@ -57,6 +61,8 @@ def prepare(data: DataDir) -> Installation:
     root = os.geteuid() == 0
     server = _system_user(SERVER_USER) if root else Identity(os.getuid(), os.getgid())
     node = _system_user(NODE_USER) if root else server
+    proxy = _system_user(PROXY_USER) if root else server
+    resolver = _system_user(RESOLVER_USER) if root else server
     data.root.mkdir(parents=True, exist_ok=True, mode=0o755)
     if root:
         _refuse_untraversable(data.root)
@@ -68,12 +74,29 @@ def prepare(data: DataDir) -> Installation:
     _folder(data.sandboxes_dir, 0o711, Identity(os.geteuid(), os.getegid()))
     _folder(data.run_dir, 0o755, Identity(os.geteuid(), os.getegid()))
     _folder(data.link_dir, 0o750, Identity(node.uid, server.gid))
+    _egress_folders(data, node, proxy)
     _folder(data.logs_dir, 0o750, Identity(os.geteuid(), os.getegid()))
     if not data.settings_file.exists():
         _write(data.settings_file, "# Settings of this installation; see docs/reference/settings.md\n", 0o644)
     return Installation(
-        id=_installation_id(data), data=data, server=server, node=node, link_secret=_secrets(data, server, node)
+        id=_installation_id(data),
+        data=data,
+        server=server,
+        node=node,
+        proxy=proxy,
+        resolver=resolver,
+        link_secret=_secrets(data, server, node),
     )
+
+
+def _egress_folders(data: DataDir, node: Identity, proxy: Identity) -> None:
+    """What proxy and resolver see as `/`. Nothing in it is theirs to write: their sockets are bound by root."""
+    root = Identity(os.geteuid(), os.getegid())
+    _folder(data.egress_dir, 0o755, root)
+    _folder(data.egress_dir / "etc", 0o755, root)
+    _folder(data.proxy_socket.parent, 0o750, Identity(root.uid, node.gid))
+    _folder(data.resolver_socket.parent, 0o750, Identity(root.uid, node.gid))
+    _folder(data.names_socket.parent, 0o750, Identity(root.uid, proxy.gid))
 
 
 def read_installation_id(data: DataDir) -> str:

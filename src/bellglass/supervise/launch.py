@@ -82,6 +82,11 @@ def helper_argv(installation: Installation) -> list[str]:
     )
 
 
+def egress_argv(installation: Installation, name: str, config: Mapping[str, Any]) -> list[str]:
+    options = ("--data-dir", str(installation.data.root), "--config", json.dumps(dict(config)))
+    return python(f"bellglass.egress.{name}", *options)
+
+
 def start_server(installation: Installation, *, listen: str | None, port: int | None) -> Started:
     argv, variables = server_argv(installation, listen=listen, port=port), environment()
 
@@ -126,6 +131,17 @@ def start_node(installation: Installation, *, with_helper: bool) -> Started:
         started.process.kill()
         reap(started.process)
         raise _did_not_start("the helper", installation.data.logs_dir / "helper.log", 0) from None
+
+
+def start_egress(installation: Installation, name: str, config: Mapping[str, Any]) -> Started:
+    """`proxy` or `resolver`. It begins as root and gives that up itself, once all that it needs is imported."""
+    argv, variables = egress_argv(installation, name, config), environment()
+    # A pool of memory that it doesn't use is for those who move pieces of files.
+    variables = {key: value for key, value in variables.items() if not key.startswith(("BELLGLASS_", "MALLOC_"))}
+    log_file = installation.data.logs_dir / f"{name}.log"
+    begun = _size(log_file)
+    pid, output = _fork(lambda: os.execve(argv[0], argv, variables), log_file)
+    return _await_ready(name, pid, output, log_file, begun)
 
 
 def start_lxcfs(installation: Installation, program: str) -> ProcessId:

@@ -9,14 +9,20 @@ from pathlib import Path
 from bellglass.supervise.install import Installation
 from bellglass.supervise.processes import ProcessId
 
-MODULES = ("bellglass.server", "bellglass.node", "bellglass.node.helper")
+MODULES = (
+    "bellglass.server",
+    "bellglass.node",
+    "bellglass.node.helper",
+    "bellglass.egress.proxy",
+    "bellglass.egress.resolver",
+)
 """In the order in which they are to be stopped."""
 
 
 def find(installation: Installation) -> list[ProcessId]:
-    """The server, node and helper processes of this folder, whoever started them. A command line is what its process
-    makes of it, so only the uids of our own daemons count: processes of sandboxes have others."""
-    uids = {0, installation.server.uid, installation.node.uid}
+    """The daemons' processes of this folder, whoever started them. A command line is what its process makes of it, so
+    only the uids of our own daemons count: processes of sandboxes have others."""
+    uids = {0, installation.server.uid, installation.node.uid, installation.proxy.uid, installation.resolver.uid}
     found: list[tuple[int, ProcessId]] = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal():

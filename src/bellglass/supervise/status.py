@@ -11,7 +11,7 @@ from bellglass.errors import BellglassError
 from bellglass.supervise import control
 from bellglass.supervise.install import read_installation_id
 
-DAEMONS = ("supervisor", "server", "node", "helper", "lxcfs")
+DAEMONS = ("supervisor", "server", "node", "helper", "proxy", "resolver", "lxcfs")
 
 
 def read(data: DataDir) -> dict[str, Any]:
@@ -24,8 +24,9 @@ def read(data: DataDir) -> dict[str, Any]:
     installation = read_installation_id(data)
     record = control.read_record(data)
     alive = {name: record.processes[name].pid for name in DAEMONS if record and record.alive(name)}
+    needed = {"supervisor", "server", "node"} | ({"proxy", "resolver"} & set(record.processes if record else ()))
     found: dict[str, Any] = {
-        "up": all(name in alive for name in ("supervisor", "server", "node")),
+        "up": needed <= set(alive),
         "data_dir": str(data.root),
         "installation": installation,
         "api_url": record.api_url if record else None,

@@ -1,4 +1,5 @@
-"""The supervisor: starts lxcfs, helper, node and server in that order, restarts what dies, stops them on SIGTERM.
+"""The supervisor: starts lxcfs, resolver and proxy, helper, node and server in that order, restarts what dies, stops
+them on SIGTERM.
 
 Sandboxes are not its children and go on without it. It waits on pidfds and a signal descriptor; only the size of logs
 is looked at now and then.
@@ -23,7 +24,7 @@ from bellglass.datadir import DataDir
 from bellglass.errors import BellglassError, NodeUnavailable, SandboxFailed
 from bellglass.model import now
 from bellglass.settings import Settings
-from bellglass.supervise import control, launch, logs, orphans, profile
+from bellglass.supervise import control, egress, launch, logs, orphans, profile
 from bellglass.supervise.control import Lock, Record, read_record, write_record
 from bellglass.supervise.install import Installation
 from bellglass.supervise.processes import ProcessId
@@ -65,6 +66,7 @@ class Supervisor:
         self.processes["supervisor"] = ProcessId.of(os.getpid())
         try:
             self._timed("lxcfs", self._start_lxcfs)
+            self._timed("proxy and resolver", self._start_egress)
             self._timed("helper and node" if self.uses_helper else "node", self._start_node)
             self._timed("server", self._start_server)
             found = profile.ensure(self.installation.data, self.api_url)
@@ -91,9 +93,10 @@ class Supervisor:
             while True:
                 self._renew_lxcfs()
                 self._cut_logs()
+                self._copy_host_files()
                 watched = {
                     name: self.processes[name]
-                    for name in ("node", "helper", "server", "lxcfs")
+                    for name in ("node", "helper", "server", *egress.NAMES, "lxcfs")
                     if name in self.processes
                 }
                 poll = select.poll()
@@ -114,8 +117,8 @@ class Supervisor:
                     break
                 if (lxcfs := self.processes.get("lxcfs")) is not None and not lxcfs.alive():
                     self._restart("lxcfs", signals)  # first: machines that start read from it
-                for name in ("node", "server"):
-                    if not self.processes[name].alive():
+                for name in (*egress.NAMES, "node", "server"):
+                    if name in self.processes and not self.processes[name].alive():
                         self._restart(name, signals)
                 if (helper := self.processes.get("helper")) is not None and not helper.alive():
                     # Its socketpair has no other end to come back to: the node, which ends by itself at that, starts
@@ -127,8 +130,9 @@ class Supervisor:
             self.stop()
 
     def stop(self) -> None:
-        """Server, then node (the helper goes with it), then lxcfs where no sandbox needs it. Sandboxes go on."""
-        for name in ("server", "node", "helper"):
+        """Server, then node (the helper goes with it), proxy and resolver, then lxcfs where no sandbox needs it.
+        Sandboxes go on, without a way out."""
+        for name in ("server", "node", "helper", *reversed(egress.NAMES)):
             if process := self.processes.pop(name, None):
                 process.stop(STOP_GRACE_S)
                 launch.reap(process)
@@ -142,7 +146,7 @@ class Supervisor:
     def _stop_orphans(self) -> None:
         """Daemons of a supervisor that was killed: they hold the sockets, so they make room first."""
         if last := read_record(self.installation.data):
-            for name in ("server", "node", "helper"):
+            for name in ("server", "node", "helper", *reversed(egress.NAMES)):
                 if process := last.processes.get(name):
                     process.stop(STOP_GRACE_S)
         for process in orphans.find(self.installation):
@@ -183,6 +187,29 @@ class Supervisor:
             self._log("machines read from lxcfs again", renewed=answer["renewed"])
         self._renew_due = False
 
+    def _start_egress(self) -> None:
+        if not self.uses_helper:
+            return
+        egress.copy_host_files(self.installation.data, self.settings)
+        for name in egress.NAMES:
+            self._start_egress_daemon(name)
+
+    def _start_egress_daemon(self, name: str) -> None:
+        config = egress.configuration(self.installation, self.settings, name)
+        self.processes[name] = launch.start_egress(self.installation, name, config).process
+        self._ready_at[name] = time.monotonic()
+
+    def _copy_host_files(self) -> None:
+        if not self.uses_helper:
+            return
+        try:
+            changed = egress.copy_host_files(self.installation.data, self.settings)
+        except OSError as error:
+            self._log("the host's files can't be copied for the proxy", error=str(error))
+            return
+        if changed:
+            self._log("the host's files were copied for the proxy", names=changed)
+
     def _start_node(self) -> None:
         started = launch.start_node(self.installation, with_helper=self.uses_helper)
         self.processes["node"] = started.process
@@ -210,7 +237,10 @@ class Supervisor:
         if name == "node" and (helper := self.processes.pop("helper", None)):
             helper.kill()  # its node is dead, so it only ends
         try:
-            {"node": self._start_node, "server": self._start_server, "lxcfs": self._start_lxcfs}[name]()
+            if name in egress.NAMES:
+                self._start_egress_daemon(name)
+            else:
+                {"node": self._start_node, "server": self._start_server, "lxcfs": self._start_lxcfs}[name]()
         except (BellglassError, OSError) as error:
             self._log("restart failed", name=name, message=str(error))
         self._write_record()

@@ -39,6 +39,13 @@ KINDS = (
     "file",
     "descriptor",
 )
+DAEMONS = (
+    "bellglass.server",
+    "bellglass.node.helper",
+    "bellglass.node",
+    "bellglass.egress.proxy",
+    "bellglass.egress.resolver",
+)
 UID_BASE = 0x70000000
 UID_RANGE_SIZE = 65536
 SANDBOX_UIDS = range(UID_BASE, UID_BASE + 30_000 * UID_RANGE_SIZE)
@@ -224,7 +231,7 @@ def _processes(scope: Scope, everything: list[kernel.Process]) -> list[kernel.Pr
 
 
 def _daemon_name(process: kernel.Process) -> str | None:
-    for module in ("bellglass.server", "bellglass.node.helper", "bellglass.node"):
+    for module in DAEMONS:
         if f"-m {module} " in process.command + " ":
             return module
     return None

@@ -128,7 +128,7 @@ class Stack:
         return json.loads(done.stdout)
 
     def pids(self) -> dict[str, int]:
-        """By daemon: supervisor, server, node, helper, lxcfs; only those that run."""
+        """By daemon: supervisor, server, node, helper, proxy, resolver, lxcfs; only those that run."""
         return dict(self.status()["pids"])
 
     def kill(self, *daemons: str) -> None:
