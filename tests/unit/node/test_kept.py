@@ -193,7 +193,7 @@ def test_readers_are_bounded_and_a_broken_start_is_typed(run, monkeypatch) -> No
 def test_output_and_record_of_what_ran_when_the_host_went_down(run, tmp_path) -> None:
     async def scenario() -> None:
         (tmp_path / "boot_id").write_text("one\n")
-        async with bench(**{"node.boot_id_file": str(tmp_path / "boot_id")}) as node:
+        async with bench(boot_id_file=tmp_path / "boot_id") as node:
             box = await node.create()
             done = (await box.exec("echo done; exit 3"))["execution"]
             running = await box.start("echo out; echo err >&2; sleep 31108")
@@ -217,7 +217,7 @@ def test_output_and_record_of_what_ran_when_the_host_went_down(run, tmp_path) ->
 def test_a_node_that_dies_while_it_recovers_knows_of_the_restart_again(run, monkeypatch, tmp_path) -> None:
     async def scenario() -> None:
         (tmp_path / "boot_id").write_text("one\n")
-        async with bench(**{"node.boot_id_file": str(tmp_path / "boot_id")}) as node:
+        async with bench(boot_id_file=tmp_path / "boot_id") as node:
             (tmp_path / "boot_id").write_text("two\n")
             await node.stop()
             with monkeypatch.context() as patched:
