@@ -42,6 +42,7 @@ _ERRORS = (
     "NotFound",
     "NotSupported",
     "OutputInvalid",
+    "PortUnreachable",
     "RangeNotSatisfiable",
     "RequestError",
     "SandboxFailed",

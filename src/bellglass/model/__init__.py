@@ -9,6 +9,17 @@ from bellglass.model.executions import CreateExecution as CreateExecution
 from bellglass.model.executions import Execution as Execution
 from bellglass.model.executions import ExecutionResult as ExecutionResult
 from bellglass.model.files import FileInfo as FileInfo
+from bellglass.model.network import DEFAULT_PORTS as DEFAULT_PORTS
+from bellglass.model.network import MAX_PRESETS as MAX_PRESETS
+from bellglass.model.network import MAX_RULE_PORTS as MAX_RULE_PORTS
+from bellglass.model.network import MAX_RULES as MAX_RULES
+from bellglass.model.network import Network as Network
+from bellglass.model.network import NetworkPolicy as NetworkPolicy
+from bellglass.model.network import NetworkRule as NetworkRule
+from bellglass.model.network import PutNetwork as PutNetwork
+from bellglass.model.network import ResolvedRule as ResolvedRule
+from bellglass.model.network import SandboxNetwork as SandboxNetwork
+from bellglass.model.network import read_network as read_network
 from bellglass.model.nodes import TemplateInfo as TemplateInfo
 from bellglass.model.nodes import TierReport as TierReport
 from bellglass.model.pools import Pool as Pool

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
 
+from bellglass.model.network import Network
 from bellglass.model.values import DEFAULT_CPUS, DEFAULT_DISK, DEFAULT_LIFETIME, DEFAULT_MEMORY, DEFAULT_PIDS
 from bellglass.record import Record
 
@@ -37,7 +37,7 @@ class CreateSandbox(Record):
     idle_timeout: int | float | str | None = None
     isolation: str | None = None
     at_least: str | None = None
-    network: Literal["deny"] | str = "deny"
+    network: Network = "deny"
     get_or_create: bool = False
     """With `name`: answer the running sandbox of that name if there is one (200) instead of 409."""
 
@@ -59,7 +59,9 @@ class SandboxSpec(Record):
     lifetime_s: float
     idle_timeout_s: float | None
     tier: str
-    network: str
+    network: Network = "deny"
+    network_generation: int = 1
+    """Counts the changes of the network; 0 in a machine that no sandbox has claimed yet."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +92,8 @@ class Sandbox(Record):
     tier: str
     runtime: str | None
     runtime_version: str | None
-    network: str
+    network: Network
+    network_generation: int = 1
     node: str | None
     generation: int
     created_at: str

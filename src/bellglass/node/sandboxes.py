@@ -28,6 +28,8 @@ from bellglass.node.executions.records import Records
 from bellglass.node.executions.registry import Limits
 from bellglass.node.journal import Journal, SandboxRow
 from bellglass.node.live import EndCall, LiveSandbox
+from bellglass.node.net import networks
+from bellglass.node.net.presets import Presets
 from bellglass.node.pools.pools import Pools
 from bellglass.node.templates import Templates
 
@@ -56,12 +58,16 @@ class Sandboxes:
         limits: Limits,
         retention_s: float,
         pool_refills: int,
+        presets: Presets,
     ) -> None:
         self.driver = driver
         self.journal = journal
         self.records = records
         self.templates = templates
         self.admission = admission
+        self.presets = presets
+        self.egress: networks.Applies | None = None
+        """None where the driver's machines have no network."""
         self.row_table: dict[str, SandboxRow] = {}
         self.live_table: dict[str, LiveSandbox] = {}
         self.dying_table: dict[str, LiveSandbox] = {}

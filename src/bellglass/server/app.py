@@ -12,6 +12,7 @@ from starlette.types import ASGIApp
 
 from bellglass.ballast import Ballast
 from bellglass.datadir import DataDir
+from bellglass.egress.floor import Floor, parse_exceptions
 from bellglass.server.audit.trail import AuditTrail
 from bellglass.server.auth.service import Auth
 from bellglass.server.cluster.journal import Journal
@@ -31,6 +32,8 @@ from bellglass.server.keys.routes import routes as key_routes
 from bellglass.server.keys.service import Keys
 from bellglass.server.limits.routes import routes as limit_routes
 from bellglass.server.limits.service import Limits
+from bellglass.server.network.routes import routes as network_routes
+from bellglass.server.network.service import Networks
 from bellglass.server.pools.routes import routes as pool_routes
 from bellglass.server.pools.service import Pools
 from bellglass.server.quarantine.routes import routes as quarantine_routes
@@ -47,7 +50,7 @@ from bellglass.settings import Settings
 
 FEATURES = (
     sandbox_routes, execution_routes, file_routes, folder_routes, template_routes, pool_routes, key_routes,
-    limit_routes, system_routes, quarantine_routes,
+    limit_routes, system_routes, quarantine_routes, network_routes,
 )  # fmt: skip
 
 FILL_EVERY_S = 10.0
@@ -111,14 +114,16 @@ class Application:
         max_cpus = self._settings["node.max_cpus"]
         pools = Pools(reader, writer, cluster, max_cpus)
         await pools.load()
-        creator = Creator(reader, writer, cluster, pools, max_cpus, self._settings["server.max_sandboxes"])
+        floor = Floor(parse_exceptions(self._settings["egress.exceptions"]))
+        networks = Networks(reader, writer, cluster, floor)
+        creator = Creator(reader, writer, cluster, pools, networks, max_cpus, self._settings["server.max_sandboxes"])
         deleter = Deleter(reader, writer, cluster, creator)
         quarantine = Quarantine(
             *(reader, writer, cluster),
             kept_s=self._settings["server.quarantine"],
             retention_s=self._settings["server.retention"],
         )
-        reconciler = Reconciler(reader, writer, cluster, creator, deleter, quarantine)
+        reconciler = Reconciler(reader, writer, cluster, creator, deleter, quarantine, networks)
         journal = Journal(cluster, writer)
         forgetter = Forgetter(
             writer, self._settings["server.retention"], self._settings["server.idempotency_retention"]
@@ -145,6 +150,7 @@ class Application:
             files=Files(reader, cluster),
             quarantine=quarantine,
             pools=pools,
+            networks=networks,
         )
 
     def _finished(self, context: Context, status: int) -> None:

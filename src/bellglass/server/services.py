@@ -17,6 +17,7 @@ from bellglass.server.files.service import Files
 from bellglass.server.http.context import context_of
 from bellglass.server.keys.service import Keys
 from bellglass.server.limits.service import Limits
+from bellglass.server.network.service import Networks
 from bellglass.server.pools.service import Pools
 from bellglass.server.quarantine.service import Quarantine
 from bellglass.server.sandboxes.create import Creator
@@ -42,6 +43,7 @@ class Services:
     files: Files
     quarantine: Quarantine
     pools: Pools
+    networks: Networks
 
 
 def services_of(request: Request) -> Services:

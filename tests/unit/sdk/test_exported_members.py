@@ -14,7 +14,7 @@ NAMES = {
     "FileInfo", "FileMissing", "FilePermission", "FileTypeMismatch", "Forbidden", "IdempotencyConflict",
     "InternalError", "InvalidCommand", "InvalidRequest", "LimitExceeded", "MethodNotAllowed", "Network", "NoCapacity",
     "NodeUnavailable", "NotAcceptable", "NotFound", "NotSupported", "OutputChunk", "OutputInvalid", "PoolInfo",
-    "RangeNotSatisfiable", "RequestError",
+    "PortUnreachable", "RangeNotSatisfiable", "RequestError",
     "Rule", "Sandbox", "SandboxFailed", "SandboxGone", "SandboxInfo", "ServiceError", "StreamInterrupted", "TooLarge",
     "Unauthorized", "VersionMismatch", "WarmPools", "__version__",
 }  # fmt: skip

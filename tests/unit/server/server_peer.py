@@ -31,6 +31,9 @@ TIERS = [
 ]  # fmt: skip
 
 
+PIP = {"rules": [{"host": "pip.example", "ports": [443], "protocol": "tcp", "origin": "preset:pip"}]}
+
+
 class Peer:
     """`fail[op]` is raised by the next calls of an operation; `gates[op]` holds them up until it is set."""
 
@@ -49,6 +52,8 @@ class Peer:
         self.wanted_pools: list[dict[str, Any]] = []
         self.members: list[str] = []
         """Ids that `pool.take` promises, one after the other."""
+        self.has_network = True
+        self.presets: dict[str, dict[str, Any]] = {"pip": PIP, "npm": {"problem": "npm is not there", "hint": "set it"}}
         self.released: list[tuple[str, bool]] = []
         self._news = asyncio.Event()
         self._identity = {"secret": secret, "installation": installation}
@@ -107,7 +112,8 @@ class Peer:
 
     async def on_node_info(self, params: dict[str, Any], stream: LinkStream) -> None:
         info = {"node_id": "local", "version": "0.1.0", "tiers": TIERS, "templates": self.templates,
-                "capacity": {}, "pids": {"node": 1, "helper": 2}, "capabilities": {}}  # fmt: skip
+                "capacity": {}, "pids": {"node": 1, "helper": 2},
+                "capabilities": {"network": self.has_network}}  # fmt: skip
         await stream.send_head({"result": info})
 
     async def on_sandbox_create(self, params: dict[str, Any], stream: LinkStream) -> None:
@@ -121,7 +127,8 @@ class Peer:
             params["sandbox_id"],
             {"sandbox_id": params["sandbox_id"], "generation": params["generation"], "state": "running",
              "runtime": "runc", "runtime_version": "1.1.5", "started_at": started, "expires_at": expires,
-             "termination_reason": None, "ended_at": None},
+             "termination_reason": None, "ended_at": None, "network": params["spec"]["network"],
+             "network_generation": params["spec"]["network_generation"]},
         )  # fmt: skip
         found = self.sandboxes[params["sandbox_id"]]
         result = {name: found[name] for name in ("started_at", "expires_at", "runtime", "runtime_version")}
@@ -136,6 +143,20 @@ class Peer:
         if params["lifetime_s"] is not None:
             found["expires_at"] = "2030-01-01T00:00:00.000000Z"
         await stream.send_head({"result": {"expires_at": found["expires_at"]}})
+
+    async def on_node_presets(self, params: dict[str, Any], stream: LinkStream) -> None:
+        await stream.send_head({"result": {"presets": self.presets}})
+
+    async def on_sandbox_set_network(self, params: dict[str, Any], stream: LinkStream) -> None:
+        found = self._sandbox(params)
+        if params["network_generation"] > found["network_generation"]:
+            found |= {"network": params["network"], "network_generation": params["network_generation"]}
+        await self.on_sandbox_network(params, stream)
+
+    async def on_sandbox_network(self, params: dict[str, Any], stream: LinkStream) -> None:
+        found = self._sandbox(params)
+        shown = {"network": found["network"], "generation": found["network_generation"], "resolved": PIP["rules"]}
+        await stream.send_head({"result": shown})
 
     async def on_sandbox_quarantine(self, params: dict[str, Any], stream: LinkStream) -> None:
         found = self.sandboxes[params["sandbox_id"]]

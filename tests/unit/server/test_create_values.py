@@ -10,8 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from server_harness import Harness, error_of
 
+from bellglass.egress.floor import Floor
 from bellglass.errors import InvalidRequest, NotSupported
-from bellglass.model import CreateSandbox, InputFile
+from bellglass.model import CreateSandbox, InputFile, NetworkPolicy
 from bellglass.server.cluster.base import NodeInfo
 from bellglass.server.sandboxes.validate import settle
 
@@ -39,7 +40,7 @@ GOOD: dict[str, Any] = {
 
 
 def settled(**values: Any) -> Any:
-    return settle(CreateSandbox(**values), INFO, 8.0).spec
+    return settle(CreateSandbox(**values), INFO, 8.0, {}, Floor()).spec
 
 
 def test_the_bounds_themselves_are_allowed() -> None:
@@ -115,16 +116,18 @@ def test_isolation() -> None:
         settled(isolation="process", at_least="process")
 
 
-def test_network_is_deny_or_a_typed_refusal() -> None:
+def test_a_node_without_networks_has_deny_alone() -> None:
     assert settled(network="deny").network == "deny"
-    for value in ("open", "", "denied"):
+    for value in ("open", NetworkPolicy(allow=["api.example.com:443"])):
         with pytest.raises(NotSupported):
             settled(network=value)
+    with pytest.raises(InvalidRequest):
+        settled(network="denied")
 
 
 def test_nothing_is_half_made(harness: Harness, api: httpx2.Client) -> None:
     before = harness.peer.count("sandbox.create")
-    for body in ({"template": "nope"}, {"cpus": -1}, {"network": "open"}, {"isolation": "gvisor"}):
+    for body in ({"template": "nope"}, {"cpus": -1}, {"network": "wide"}, {"isolation": "gvisor"}):
         answer = api.post("/v1/sandboxes", json=body)
         assert answer.status_code in (422, 501)
         error_of(answer, answer.status_code)

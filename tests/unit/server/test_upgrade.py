@@ -59,6 +59,7 @@ def test_the_first_releases_data_is_served(upgraded: Harness) -> None:
     assert (found["state"], found["name"], found["labels"], found["env"], found["memory_bytes"]) == (
         "running", "report-7", {"team": "data"}, {"A": "1"}, 4294967296
     )  # fmt: skip
+    assert (found["network"], found["network_generation"]) == ("deny", 1)
     assert [item["id"] for item in api.get("/v1/sandboxes?label=team=data").json()["items"]] == [RUNNING]
     ended = api.get(f"/v1/sandboxes/{ENDED}").json()
     assert (ended["state"], ended["termination_reason"], ended["message"]) == ("ended", "idle", "nobody came")

@@ -89,6 +89,12 @@ def find(name: str, *, recipes: Path | None = None) -> Recipe:
     return load(folder)
 
 
+def suites(*, recipes: Path | None = None) -> tuple[str, ...]:
+    """What the shipped recipes are made of, each suite once."""
+    folder = recipes or recipes_dir()
+    return tuple(sorted({load(path.parent).suite for path in folder.glob("*/recipe.toml")}))
+
+
 def load(folder: Path) -> Recipe:
     """Reads and checks `folder/recipe.toml`. Raises InvalidRequest naming the key and the value."""
     try:

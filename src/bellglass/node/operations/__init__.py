@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from bellglass.link import LinkStream
 from bellglass.node.app import Node
-from bellglass.node.operations import executions, files, node, pools, ports, sandboxes
+from bellglass.node.operations import executions, files, network, node, pools, ports, sandboxes
 from bellglass.node.params import Params
 
 Operation = Callable[[Node, Params, LinkStream], Awaitable[None]]
@@ -35,6 +35,9 @@ OPERATIONS: dict[str, Operation] = {
     "sandbox.list": sandboxes.list_all,
     "sandbox.quarantine": sandboxes.enter_quarantine,
     "sandbox.release": sandboxes.leave_quarantine,
+    "sandbox.set_network": network.set_network,
+    "sandbox.network": network.get,
+    "node.presets": network.presets,
     "pool.apply": pools.apply,
     "pool.list": pools.list_all,
     "pool.take": pools.take,

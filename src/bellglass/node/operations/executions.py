@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import signal as signals
 
 from bellglass.errors import InvalidRequest
@@ -33,6 +34,9 @@ async def create(node: Node, params: Params, stream: LinkStream) -> None:
     live = _live(node, params)
     accept = render.check_accept(params.text("accept", "json"))
     wanted = spec.read(params, shell=live.shell)
+    if variables := await node.sandboxes.presets.variables(live.spec.network):
+        wanted = dataclasses.replace(wanted, env={**variables, **wanted.env})
+        live = _live(node, params)  # the tools were asked meanwhile
     _, view = live.executions.create(wanted, before_new=node.disk.check)
     if wanted.detach:
         if view.run is not None:

@@ -31,7 +31,11 @@ async def info(node: Node, params: Params, stream: LinkStream) -> None:
             row.quarantined_at_unix is not None and (row.state == "running" or row.disk_kept)
             for row in node.sandboxes.rows()
         ),
-        "capabilities": {"most_cpus": node.sandboxes.admission.most_cpus(), "driver": node.driver.name},
+        "capabilities": {
+            "most_cpus": node.sandboxes.admission.most_cpus(),
+            "driver": node.driver.name,
+            "network": node.sandboxes.egress is not None,
+        },
     }
     await stream.send_head({"result": result}, end=True)
 

@@ -12,6 +12,8 @@ from bellglass.model import SandboxSpec, format_time
 from bellglass.node import inputs, quarantine
 from bellglass.node.app import Node
 from bellglass.node.journal import SandboxRow
+from bellglass.node.net import networks
+from bellglass.node.operations.network import network_of
 from bellglass.node.params import Params
 from bellglass.node.sandboxes import expires_at
 
@@ -27,6 +29,7 @@ async def create(node: Node, params: Params, stream: LinkStream) -> None:
     sandbox_id, spec = _id(params), spec_of(node, Params(params.mapping("spec")))
     if not node.sandboxes.knows(sandbox_id):
         node.disk.check()
+    networks.check(node.sandboxes, spec.network)
     files = inputs.read(params.mapping("inputs", {}))
     row = await node.sandboxes.create(
         sandbox_id,
@@ -95,6 +98,7 @@ async def list_all(node: Node, params: Params, stream: LinkStream) -> None:
             "termination_reason": row.reason,
             "ended_at": row.ended_at,
             "disk_kept": row.disk_kept,
+            "network_generation": row.spec.get("network_generation", 1),
             **_quarantined(row),
         }
         for row in node.sandboxes.rows()
@@ -128,5 +132,6 @@ def spec_of(node: Node, body: Params) -> SandboxSpec:
         lifetime_s=body.seconds("lifetime_s"),
         idle_timeout_s=body.seconds("idle_timeout_s", None),
         tier=tier,
-        network=body.text("network", "deny"),
+        network=network_of(body.raw("network", "deny")),
+        network_generation=body.integer("network_generation", 1),
     )

@@ -19,6 +19,7 @@ from bellglass.node import creating
 from bellglass.node.admission import Share
 from bellglass.node.journal import SandboxRow
 from bellglass.node.live import LiveSandbox
+from bellglass.node.net import networks
 from bellglass.node.pools import lives
 from bellglass.node.pools.member import Member
 from bellglass.node.pools.members import Members
@@ -155,6 +156,8 @@ class Pools:
         try:
             row = replace(member.row, project_id=project_id, spec=spec.to_json(), about=about)
             live.claimed(spec)
+            if spec.network != "deny":  # which it has
+                await networks.open_claimed(self._node, sandbox_id, spec)
             row = await creating.confirm(self._node, row, live, spec)
         except Exception:
             # Whether it was written is not known: nobody gets it.
@@ -167,13 +170,13 @@ class Pools:
         self.refills.claimed(pool)
         return row
 
-    async def make_room(self, sandbox_id: str, grant: Callable[[], Share]) -> Share:
-        """`grant` for a machine that is started cold: members give way to it where that helps. Raises what it
-        raises."""
+    async def grant(self, sandbox_id: str, spec: SandboxSpec) -> Share:
+        """`Admission.grant` for a machine that is started cold: members give way to it where that helps. Raises what
+        it raises."""
         free_before = -1.0
         while True:
             try:
-                return grant()
+                return self._node.admission.grant(sandbox_id, spec)
             except NoCapacity as error:
                 resource, free = error.details.get("resource"), error.details.get("free", 0)
                 short = error.details.get("asked", 0) - free

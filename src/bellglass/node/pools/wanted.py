@@ -9,8 +9,8 @@ from typing import Any, Self
 from bellglass.model import SandboxSpec
 from bellglass.node.params import Params
 
-_MACHINE = ("template", "template_digest", "cpus", "memory_bytes", "disk_bytes", "inodes", "pids", "tier", "network")
-"""What a machine is started with; all else of a spec (env, user, workdir, clocks) comes with a claim."""
+_MACHINE = ("template", "template_digest", "cpus", "memory_bytes", "disk_bytes", "inodes", "pids", "tier")
+"""What a machine is started with; all else of a spec (env, user, workdir, clocks, network) comes with a claim."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +60,7 @@ class WantedPool:
             idle_timeout_s=None,
             tier=self.tier,
             network="deny",
+            network_generation=0,
         )
 
 

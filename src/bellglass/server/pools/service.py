@@ -10,13 +10,15 @@ from dataclasses import replace
 import structlog
 from sqlalchemy import Connection
 
+from bellglass.egress.floor import Floor
 from bellglass.errors import BellglassError, InvalidRequest, NodeUnavailable, NotFound
 from bellglass.model import CreateSandbox, Pool, PoolStatus, PutPool, SandboxSpec, now
 from bellglass.server.cluster.base import ClusterEngine, NodeInfo
 from bellglass.server.db.reader import Reader
 from bellglass.server.db.writer import Writer
+from bellglass.server.http.validation import refuse
 from bellglass.server.pools import store
-from bellglass.server.sandboxes.validate import refuse, settle
+from bellglass.server.sandboxes.validate import settle
 
 MAX_SIZE = 1000
 log = structlog.get_logger("bellglass.pools")
@@ -123,7 +125,7 @@ class Pools:
             pids=body.pids,
             isolation=body.isolation,
         )
-        spec = settle(create, await self._cluster.info(fresh=True), self._max_cpus).spec
+        spec = settle(create, await self._cluster.info(fresh=True), self._max_cpus, {}, Floor()).spec
         moment = now()
         return Pool(
             template=spec.template,

@@ -31,6 +31,7 @@ from bellglass.server.cluster.base import ClusterEngine, NodeInfo
 from bellglass.server.db.reader import Reader
 from bellglass.server.db.writer import Writer
 from bellglass.server.limits import store as limits
+from bellglass.server.network.service import Networks
 from bellglass.server.pools.service import Pools
 from bellglass.server.sandboxes import guard, idempotency, store
 from bellglass.server.sandboxes.validate import Settled, settle
@@ -53,6 +54,7 @@ class Creator:
         writer: Writer,
         cluster: ClusterEngine,
         pools: Pools,
+        networks: Networks,
         max_cpus: float,
         max_sandboxes: int,
     ) -> None:
@@ -61,6 +63,7 @@ class Creator:
         self._cluster = cluster
         self._max_cpus = max_cpus
         self._max_sandboxes = max_sandboxes
+        self._networks = networks
         self._pools = pools
         self._by_sandbox: dict[str, asyncio.Task[Created]] = {}
         self._by_key: dict[tuple[str, str], tuple[str, asyncio.Task[Created]]] = {}
@@ -132,7 +135,8 @@ class Creator:
         info = await self._cluster.info()
         if all(template.name != body.template for template in info.templates):
             info = await self._cluster.info(fresh=True)  # it may have been built a moment ago
-        settled = settle(body, info, self._max_cpus)
+        presets = await self._networks.presets(body.network)
+        settled = settle(body, info, self._max_cpus, presets, self._networks.floor)
         taken = None
         if self._adds_one(project_id, body):
             taken = await self._pools.take(settled.spec, has_inputs=bool(body.inputs))
@@ -311,7 +315,7 @@ def failed(connection: Connection, *, project_id: str, sandbox_id: str, error: B
 
 
 def _new(sandbox_id: str, body: CreateSandbox, settled: Settled, info: NodeInfo) -> Sandbox:
-    spec = settled.spec.to_json()
+    spec = settled.spec.to_json() | {"network": settled.spec.network}
     return Sandbox(
         id=sandbox_id,
         state=State.CREATING,

@@ -19,6 +19,7 @@ from bellglass.model import State, TerminationReason, format_time
 from bellglass.server.cluster.base import ClusterEngine, NodeInfo
 from bellglass.server.db.reader import Reader
 from bellglass.server.db.writer import Writer
+from bellglass.server.network.service import Networks
 from bellglass.server.outbox import store as outbox
 from bellglass.server.quarantine.service import Quarantine
 from bellglass.server.sandboxes import create, idempotency, store
@@ -43,6 +44,7 @@ class Reconciler:
         creator: Creator,
         deleter: Deleter,
         quarantine: Quarantine,
+        networks: Networks,
     ) -> None:
         self._reader = reader
         self._writer = writer
@@ -50,6 +52,7 @@ class Reconciler:
         self._creator = creator
         self._deleter = deleter
         self._quarantine = quarantine
+        self._networks = networks
 
     async def run(self, info: NodeInfo) -> None:
         """Settle now and again: a delete or a create may fail while the link holds."""
@@ -74,6 +77,7 @@ class Reconciler:
                 settled = settled and (item is None or item.get("state") in (State.RUNNING, State.ENDED))
         if late := [row for row in rows if row.state == State.RUNNING and _other_clock(row, on_node)]:
             await self._settle_clocks(info, late)
+        await self._networks.settle(rows, on_node)
         await self._quarantine.settle(info, on_node, {row.id for row in rows})
         if [row for row in rows if row.state == State.RUNNING and not _runs(on_node.get(row.id))]:
             await asyncio.sleep(JOURNAL_GRACE_S)

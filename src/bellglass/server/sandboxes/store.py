@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Row, Select, Update, and_, bindparam, delete, insert, or_, select, update
 
 from bellglass.ids import SANDBOX_ID
-from bellglass.model import Sandbox, State, now
+from bellglass.model import Sandbox, State, now, read_network
 from bellglass.server.db.tables import NAMED_ROWS, idempotency_keys, sandbox_labels, sandboxes
 from bellglass.server.outbox import store as outbox
 
@@ -56,7 +56,7 @@ class Filters(NamedTuple):
 
 
 def to_record(row: Row[*tuple[Any, ...]]) -> Sandbox:
-    return Sandbox(**row._mapping)
+    return Sandbox(**{**row._mapping, "network": read_network(row.network)})
 
 
 def find(connection: Connection, project_id: str, sandbox_id: str) -> Sandbox | None:
@@ -201,7 +201,7 @@ def remove(connection: Connection, sandbox_id: str) -> None:
 
 
 def in_states(connection: Connection, *states: str) -> list[Row[Any]]:
-    """(id, generation, state, node_id, created_at, expires_at) of every row in these states."""
+    """(id, generation, state, node_id, created_at, expires_at, network_generation) of every row in these states."""
     query = select(
         sandboxes.c.id,
         sandboxes.c.generation,
@@ -209,6 +209,7 @@ def in_states(connection: Connection, *states: str) -> list[Row[Any]]:
         sandboxes.c.node_id,
         sandboxes.c.created_at,
         sandboxes.c.expires_at,
+        sandboxes.c.network_generation,
     ).where(sandboxes.c.state.in_(states))
     return list(connection.execute(query))
 

@@ -11,7 +11,8 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from bellglass.errors import InvalidRequest, NotSupported
+from bellglass.egress.floor import Floor
+from bellglass.errors import InvalidRequest
 from bellglass.ids import NAME
 from bellglass.model import (
     MAX_INPUTS_BYTES,
@@ -21,7 +22,8 @@ from bellglass.model import (
     TemplateInfo,
 )
 from bellglass.server.cluster.base import NodeInfo
-from bellglass.server.http.validation import did_you_mean, shown
+from bellglass.server.http.validation import did_you_mean, refuse
+from bellglass.server.network.judge import Presets, judge
 from bellglass.server.sandboxes.tiers import choose_tier
 from bellglass.units import format_size, parse_duration, parse_size
 
@@ -47,12 +49,9 @@ class Settled(NamedTuple):
     template: TemplateInfo
 
 
-def refuse(field: str, value: object, why: str, hint: str | None = None) -> InvalidRequest:
-    return InvalidRequest(f"{field}: {shown(value)} {why}", hint=hint, details={"field": field})
-
-
-def settle(body: CreateSandbox, info: NodeInfo, max_cpus: float) -> Settled:
-    """Check everything and fill in the defaults. Raises InvalidRequest and NotSupported."""
+def settle(body: CreateSandbox, info: NodeInfo, max_cpus: float, presets: Presets, floor: Floor) -> Settled:
+    """Check everything and fill in the defaults; `presets` are the node's, `floor` is what no network
+    opens. Raises InvalidRequest and NotSupported."""
     check_name(body.name)
     check_owner(body.owner)
     check_labels(body.labels)
@@ -60,12 +59,7 @@ def settle(body: CreateSandbox, info: NodeInfo, max_cpus: float) -> Settled:
     check_inputs(body.inputs)
     if body.get_or_create and body.name is None:
         raise InvalidRequest("get_or_create: needs a name", hint="give `name`", details={"field": "get_or_create"})
-    if body.network != "deny":
-        raise NotSupported(
-            f"network: {shown(body.network)} is not there yet: sandboxes have loopback only",
-            hint='leave it out, or say "deny"',
-            details={"field": "network"},
-        )
+    network = judge(body.network, info, presets, floor)
     template = find_template(body.template, info)
     if not MIN_CPUS <= body.cpus <= max_cpus:
         raise refuse("cpus", body.cpus, "is out of bounds", f"from {MIN_CPUS} to {max_cpus:g}")
@@ -86,7 +80,7 @@ def settle(body: CreateSandbox, info: NodeInfo, max_cpus: float) -> Settled:
         lifetime_s=lifetime(body.lifetime, "lifetime"),
         idle_timeout_s=None if body.idle_timeout is None else lifetime(body.idle_timeout, "idle_timeout"),
         tier=choose_tier(body.isolation, body.at_least, info.tiers),
-        network="deny",
+        network=network,
     )
     return Settled(spec, template)
 

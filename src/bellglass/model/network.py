@@ -1,0 +1,78 @@
+"""What a sandbox may reach.
+
+A network is `"deny"` (nothing), `"open"` (every public address), or a NetworkPolicy: nothing but what its presets and
+rules name. Private, metadata and the host's own addresses stay closed under each of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from bellglass.record import Record
+
+MAX_RULES = 256
+MAX_RULE_PORTS = 64
+MAX_PRESETS = 16
+DEFAULT_PORTS = (443,)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkRule(Record):
+    """One destination that is allowed: a `host` or a `cidr`, and the `ports` of it."""
+
+    host: str | None = None
+    """A name, or `*.example.com` for every name below example.com (not itself)."""
+    cidr: str | None = None
+    """IPv4 addresses that may be dialed as they are, such as "203.0.114.0/24"."""
+    ports: list[int] = dataclasses.field(default_factory=lambda: list(DEFAULT_PORTS))
+    protocol: str = "tcp"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkPolicy(Record):
+    """`presets` are names of the installation (`pip`, `npm`, `apt`); in `allow` "api.example.com:443" stands for a
+    rule."""
+
+    presets: list[str] = dataclasses.field(default_factory=list)
+    allow: list[NetworkRule | str] = dataclasses.field(default_factory=list)
+
+
+Network = Literal["deny", "open"] | NetworkPolicy
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PutNetwork(Record):
+    """The body of a sandbox's network: it replaces what was set before."""
+
+    network: Network
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedRule(Record):
+    """A rule as it is in force. `origin` is `allow`, or the preset that it comes from: `preset:pip`."""
+
+    host: str | None = None
+    cidr: str | None = None
+    ports: list[int]
+    protocol: str
+    origin: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxNetwork(Record):
+    """`generation` counts the changes. `resolved` is None for a sandbox that does not run."""
+
+    network: Network
+    generation: int
+    resolved: list[ResolvedRule] | None
+
+
+def read_network(value: Any) -> Network:
+    """What `to_json` of one gave, or a node's journal holds; `Network` values pass. What is none is `"deny"`."""
+    if isinstance(value, NetworkPolicy):
+        return value
+    if isinstance(value, Mapping):
+        return NetworkPolicy.from_json(value)
+    return "open" if value == "open" else "deny"

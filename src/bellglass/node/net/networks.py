@@ -1,0 +1,93 @@
+"""The network of a sandbox: journalled as it was wished, handed to proxy and resolver as a policy.
+
+A change has a generation. One that is older than what is journalled is passed over, so whatever order changes arrive
+in, the last one stays; one that was journalled and not handed on is handed on again by the node that comes after.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from bellglass import faultpoints
+from bellglass.errors import NodeUnavailable, NotSupported, SandboxFailed
+from bellglass.model import Network, SandboxSpec
+from bellglass.node import sandboxes
+from bellglass.node.journal import SandboxRow
+
+if TYPE_CHECKING:
+    from bellglass.node.live import LiveSandbox
+    from bellglass.node.sandboxes import Sandboxes
+
+APPLY_S = 20.0
+"""How long a change waits for a proxy or resolver that is being started again."""
+log = logging.getLogger("bellglass.network")
+
+
+class Applies(Protocol):
+    """Who hands policies to proxy and resolver: egress.py."""
+
+    async def set_policy(self, sandbox_id: str, policy: dict[str, Any], generation: int) -> None:
+        """Returns when both have it, and all that it refuses is cut."""
+
+
+async def set_network(node: Sandboxes, live: LiveSandbox, network: Network, generation: int) -> SandboxRow:
+    """Returns when the newest network that is known is in force: the row has it. Raises SandboxGone, NotSupported,
+    NodeUnavailable (proxy or resolver are down: then nothing passes, and they get it when they are back)."""
+    async with node.lock(live.sandbox_id):
+        row = node.row_table[live.sandbox_id]
+        if row.state != "running":
+            raise sandboxes.gone(row)
+        check(node, network)
+        spec = SandboxSpec.from_json(row.spec)
+        if generation > spec.network_generation:
+            spec = replace(spec, network=network, network_generation=generation)
+            row = replace(row, spec=spec.to_json())
+            await node.journal.put(row)
+            node.row_table[row.id] = row
+            live.spec = spec
+            faultpoints.reach("node.network.journaled")
+        # Also where it was known: an earlier try may have come to nothing behind the journal.
+        await push(node, row.id, spec)
+        faultpoints.reach("node.network.applied")
+        return row
+
+
+def check(node: Sandboxes, network: Network) -> None:
+    """Raises NotSupported for what this node's sandboxes can't have."""
+    if node.egress is None and network != "deny":
+        raise NotSupported(
+            "network: sandboxes of this node have loopback only", hint='it can be "deny"', details={"field": "network"}
+        )
+
+
+async def push(node: Sandboxes, sandbox_id: str, spec: SandboxSpec) -> None:
+    """Raises NodeUnavailable."""
+    if node.egress is None:
+        return
+    policy = await node.presets.document(spec.network)
+    try:
+        async with asyncio.timeout(APPLY_S):
+            await node.egress.set_policy(sandbox_id, policy, spec.network_generation)
+    except TimeoutError:
+        raise NodeUnavailable(
+            "the network could not be changed: proxy or resolver don't answer",
+            hint="until they are back nothing passes, and then it is changed; `bellglass status` shows them",
+        ) from None
+
+
+async def open_claimed(node: Sandboxes, sandbox_id: str, spec: SandboxSpec) -> None:
+    """A pool's machine gets the network of who claims it, before anybody hears of the claim. Raises SandboxFailed."""
+    try:
+        await push(node, sandbox_id, spec)
+    except NodeUnavailable as error:
+        raise SandboxFailed(f"its network could not be opened: {error.message}", hint="create it again") from error
+
+
+async def shown(node: Sandboxes, spec: SandboxSpec) -> dict[str, Any]:
+    """For the server: as wished, and the rules of it."""
+    policy = await node.presets.document(spec.network)
+    plain = spec.to_json()
+    return {"network": plain["network"], "generation": spec.network_generation, "resolved": policy["rules"]}

@@ -1,0 +1,156 @@
+"""Presets: `pip`, `npm` and `apt` as rules, by the settings or by what the node's own tools are set up with.
+
+No name of a host stands here. Each is found when it is first asked for, since asking the tools takes a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import json
+import logging
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+from urllib.parse import SplitResult, urlsplit, urlunsplit
+
+from bellglass.model import Network, NetworkPolicy, NetworkRule
+
+PRESETS = ("pip", "npm", "apt")
+VARIABLES = {"pip": "PIP_INDEX_URL", "npm": "npm_config_registry"}
+"""Where a tool inside reads the address that the first URL of its preset is."""
+DEFAULT_PORTS = {"http": 80, "https": 443}
+DISCOVER_S = 60.0
+log = logging.getLogger("bellglass.network")
+
+
+class Preset(NamedTuple):
+    """`rules` of a policy's document; `variables` point the tool inside at them. With a `problem` it opens nothing."""
+
+    rules: tuple[dict[str, Any], ...] = ()
+    variables: Mapping[str, str] = {}
+    problem: str | None = None
+    hint: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        if self.problem is not None:
+            return {"problem": self.problem, "hint": self.hint}
+        return {"rules": list(self.rules)}
+
+
+class Presets:
+    """`urls` are the settings `egress.presets_*`: what is empty there is found."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self._urls: dict[str, tuple[str, ...]] = {name: settings[f"egress.presets_{name}"] for name in PRESETS}
+        self._found: dict[str, Preset] = {}
+        self._asking: dict[str, asyncio.Task[Preset]] = {}
+
+    async def all(self) -> dict[str, Preset]:
+        found = await asyncio.gather(*(self.get(name) for name in PRESETS))
+        return dict(zip(PRESETS, found, strict=True))
+
+    async def get(self, name: str) -> Preset:
+        """One that has a problem is tried again at the next asking."""
+        if name in self._found:
+            return self._found[name]
+        if name not in PRESETS:
+            return Preset(problem="this node knows no such preset")
+        task = self._asking.get(name)
+        if task is None:
+            task = self._asking[name] = asyncio.create_task(self._find(name), name=f"preset:{name}")
+        return await asyncio.shield(task)
+
+    async def document(self, network: Network) -> dict[str, Any]:
+        """The policy of a sandbox with this network, as proxy and resolver take it. A preset with a problem opens
+        nothing, and the rest is in force."""
+        if not isinstance(network, NetworkPolicy):
+            return {"mode": network, "rules": []}
+        rules = [_document_rule(rule) for rule in network.allow if isinstance(rule, NetworkRule)]
+        for name in network.presets:
+            preset = await self.get(name)
+            if preset.problem is not None:
+                log.warning("preset %s opens nothing: %s", name, preset.problem)
+            rules += preset.rules
+        return {"mode": "rules", "rules": rules}
+
+    async def variables(self, network: Network) -> dict[str, str]:
+        """What an execution in a sandbox with this network finds in its environment, unless it was given."""
+        found: dict[str, str] = {}
+        for name in network.presets if isinstance(network, NetworkPolicy) else ():
+            found |= (await self.get(name)).variables
+        return found
+
+    async def _find(self, name: str) -> Preset:
+        try:
+            urls = self._urls[name] or await _discover(name)
+            preset = self._found[name] = preset_of(name, urls)
+            log.info("preset %s opens %s", name, ", ".join(_shown(rule) for rule in preset.rules))
+            return preset
+        except ValueError as error:
+            setting = f"egress.presets_{name}"
+            return Preset(problem=str(error), hint=f"the operator can name URLs in the setting {setting}")
+        finally:
+            del self._asking[name]
+
+
+async def _discover(name: str) -> tuple[str, ...]:
+    """Raises ValueError with what is missing."""
+    argv = [sys.executable, "-P", "-m", "bellglass.node.net.discover", name]
+    pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
+    process = await asyncio.create_subprocess_exec(*argv, stdin=null, stdout=pipe)
+    try:
+        async with asyncio.timeout(DISCOVER_S):
+            printed, _ = await process.communicate()
+    except TimeoutError:
+        raise ValueError(f"the node's package tools did not answer within {DISCOVER_S:g} s") from None
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode != 0:
+        raise ValueError("the node's package tools could not be asked; its log has the reason")
+    answer = json.loads(printed)
+    if "problem" in answer:
+        raise ValueError(answer["problem"])
+    return tuple(answer["urls"])
+
+
+def preset_of(name: str, urls: Sequence[str]) -> Preset:
+    """Raises ValueError for an URL without a host."""
+    ports: dict[tuple[str, str], set[int]] = {}
+    for url in urls:
+        where, port = _place(urlsplit(url), url)
+        ports.setdefault(where, set()).add(port)
+    rules = tuple(
+        {kind: value, "ports": sorted(found), "protocol": "tcp", "origin": f"preset:{name}"}
+        for (kind, value), found in ports.items()
+    )
+    variable = VARIABLES.get(name)
+    return Preset(rules, {variable: _without_user(urls[0])} if variable else {})
+
+
+def _place(parts: SplitResult, url: str) -> tuple[tuple[str, str], int]:
+    host = (parts.hostname or "").rstrip(".")
+    if not host or parts.scheme not in DEFAULT_PORTS:
+        raise ValueError(f"{url!r} names no host")
+    port = parts.port or DEFAULT_PORTS[parts.scheme]
+    try:
+        return ("cidr", str(ipaddress.ip_network(host))), port
+    except ValueError:
+        return ("host", host.encode("idna").decode("ascii").lower()), port
+
+
+def _without_user(url: str) -> str:
+    """The operator's password to an index is not for sandboxes."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+
+
+def _document_rule(rule: NetworkRule) -> dict[str, Any]:
+    where = {"host": rule.host} if rule.host is not None else {"cidr": rule.cidr}
+    return {**where, "ports": rule.ports, "protocol": rule.protocol, "origin": "allow"}
+
+
+def _shown(rule: Mapping[str, Any]) -> str:
+    return f"{rule.get('host') or rule.get('cidr')}:{','.join(map(str, rule['ports']))}"

@@ -1,0 +1,113 @@
+"""The network of one sandbox: read, replaced, and brought to the node where a crash or a lost link came between.
+
+The row comes first: from its commit on the change is what should be, whatever becomes of the request. The node takes
+no generation that is older than the one it has, so of two changes the later one stays, in whatever order they arrive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+import structlog
+
+from bellglass import faultpoints
+from bellglass.egress.floor import Floor
+from bellglass.errors import BellglassError, Conflict, NodeUnavailable, SandboxGone
+from bellglass.model import Network, Record, ResolvedRule, SandboxNetwork, State, read_network
+from bellglass.server.cluster.base import ClusterEngine
+from bellglass.server.db.reader import Reader
+from bellglass.server.db.writer import Writer
+from bellglass.server.network import store
+from bellglass.server.network.judge import Presets, judge, names_presets
+from bellglass.server.network.store import Stored
+from bellglass.server.sandboxes import guard
+
+log = structlog.get_logger("bellglass.network")
+Ref = dict[str, Any]
+"""`sandbox_id` and `generation` of a sandbox."""
+
+
+class Networks:
+    def __init__(self, reader: Reader, writer: Writer, cluster: ClusterEngine, floor: Floor) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._cluster = cluster
+        self.floor = floor
+
+    async def get(self, project_id: str, sandbox_id: str, request_id: str | None) -> SandboxNetwork:
+        """Raises NotFound, NodeUnavailable."""
+        try:
+            target = guard.running(self._reader, project_id, sandbox_id)
+            found = await self._cluster.call(target.node_id, "sandbox.network", target.ref, request_id=request_id)
+            return _shown(found)
+        except (Conflict, SandboxGone):  # not yet, or not any more
+            guard.readable(self._reader, project_id, sandbox_id)
+            if (stored := self._reader.inline(store.find, sandbox_id)) is None:
+                raise guard.not_found() from None
+            return SandboxNetwork(network=stored.network, generation=stored.generation, resolved=None)
+
+    async def put(self, project_id: str, sandbox_id: str, wanted: Network, request_id: str | None) -> SandboxNetwork:
+        """Returns once it is in force: what it refuses is cut, and nothing new of that gets through. Where another
+        change came behind this one, that one is answered. Raises InvalidRequest, NotSupported, NotFound, SandboxGone,
+        Conflict (not started yet), NodeUnavailable (it is stored, and comes into force when the node is back)."""
+        target = guard.running(self._reader, project_id, sandbox_id)
+        network = judge(wanted, await self._cluster.info(), await self.presets(wanted), self.floor)
+        stored = await self._writer.run(partial(store.replace, sandbox_id=sandbox_id, network=network))
+        if stored is None:
+            guard.running(self._reader, project_id, sandbox_id)
+            raise SandboxGone("the sandbox is ending", details={"sandbox_id": sandbox_id})
+        faultpoints.reach("server.network.row_written")
+        try:
+            found = await self._push(target.node_id, target.ref, stored, request_id)
+        except NodeUnavailable as error:
+            raise NodeUnavailable(
+                error.message,
+                hint="the change is stored and comes into force when the node is back; a repeat tells",
+                details=error.details,
+            ) from error
+        faultpoints.reach("server.network.node_answered")
+        return _shown(found)
+
+    async def presets(self, wanted: Network) -> Presets:
+        """What those that it may name would open; the node reads its package configuration for the answer."""
+        if not names_presets(wanted):
+            return {}
+        presets: Presets = (await self._cluster.call(None, "node.presets", {}))["presets"]
+        return presets
+
+    async def settle(self, rows: Iterable[Any], on_node: dict[str, dict[str, Any]]) -> None:
+        """Part of each comparison with the node's list, which was taken before the rows were read."""
+        for row in rows:
+            item = on_node.get(row.id)
+            if row.state != State.RUNNING or item is None or item.get("state") != State.RUNNING:
+                continue
+            held = item.get("network_generation")  # an older node's list has none
+            if held is None or held == row.network_generation or "quarantined_at" in item:
+                continue
+            ref = {"sandbox_id": row.id, "generation": row.generation}
+            try:
+                await self._settle(row.node_id, ref, held, row.network_generation)
+            except BellglassError as error:
+                log.warning("the network of a sandbox is not settled", sandbox=row.id, reason=error.message)
+
+    async def _settle(self, node_id: str | None, ref: Ref, held: int, wanted: int) -> None:
+        if held < wanted:
+            stored = await self._reader.in_thread(store.find, ref["sandbox_id"])
+            if stored is not None:
+                await self._push(node_id, ref, stored, None)
+        else:
+            found = await self._cluster.call(node_id, "sandbox.network", ref)
+            stored = Stored(read_network(found["network"]), found["generation"])
+            await self._writer.run(partial(store.take_over, sandbox_id=ref["sandbox_id"], stored=stored))
+
+    async def _push(self, node_id: str | None, ref: Ref, stored: Stored, request_id: str | None) -> dict[str, Any]:
+        plain = stored.network.to_json() if isinstance(stored.network, Record) else stored.network
+        params = {**ref, "network": plain, "network_generation": stored.generation}
+        return await self._cluster.call(node_id, "sandbox.set_network", params, request_id=request_id)
+
+
+def _shown(found: dict[str, Any]) -> SandboxNetwork:
+    rules = [ResolvedRule.from_json(rule) for rule in found["resolved"]]
+    return SandboxNetwork(network=read_network(found["network"]), generation=found["generation"], resolved=rules)

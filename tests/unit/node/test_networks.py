@@ -1,0 +1,160 @@
+"""A node's networks: journalled, handed on in order, what a crash between the two leaves, and claims of a pool."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness import Bench, Box, bench
+from pool_calls import apply, pool, ready
+
+from bellglass import errors
+from bellglass.model import SandboxSpec
+
+OPEN = {"mode": "open", "rules": []}
+DENY = {"mode": "deny", "rules": []}
+RULES = {"presets": [], "allow": [{"host": "api.example.com", "cidr": None, "ports": [443], "protocol": "tcp"}]}
+DOCUMENT = {
+    "mode": "rules",
+    "rules": [{"host": "api.example.com", "ports": [443], "protocol": "tcp", "origin": "allow"}],
+}
+
+
+class Egress:
+    """Stands for proxy and resolver, which the fake driver's machines have no use for: it keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.policies: dict[str, tuple[int, Any]] = {}
+        self.down = False
+
+    async def set_policy(self, sandbox_id: str, policy: dict[str, Any], generation: int) -> None:
+        if self.down:
+            await asyncio.Event().wait()
+        self.policies[sandbox_id] = (generation, policy)
+
+
+async def change(box: Box, network: Any, generation: int) -> dict[str, Any]:
+    return await box.call("sandbox.set_network", network=network, network_generation=generation)
+
+
+def journalled(node: Bench, box: Box) -> tuple[Any, int]:
+    spec = SandboxSpec.from_json(node.node.sandboxes.row(box.id, 1).spec)
+    return spec.to_json()["network"], spec.network_generation
+
+
+def test_a_change_is_journalled_and_handed_on(run: Any) -> None:
+    async def scenario() -> None:
+        async with bench() as node:
+            node.node.sandboxes.egress = egress = Egress()
+            box = await node.create()
+            assert journalled(node, box) == ("deny", 1)
+            answer = await change(box, RULES, 2)
+            assert answer == {"network": RULES, "generation": 2, "resolved": DOCUMENT["rules"]}
+            assert egress.policies[box.id] == (2, DOCUMENT) and journalled(node, box) == (RULES, 2)
+            assert await box.call("sandbox.network") == answer
+            [listed] = (await node.link.call("sandbox.list", {}))["sandboxes"]
+            assert listed["network_generation"] == 2
+
+            # A late one is passed over, and is told what is in force.
+            assert (await change(box, "open", 1))["network"] == RULES
+            assert egress.policies[box.id] == (2, DOCUMENT) and journalled(node, box) == (RULES, 2)
+
+            await change(box, "deny", 5)
+            await node.stop()
+            await node.start()
+            assert journalled(node, box) == ("deny", 5)
+
+    run(scenario())
+
+
+def test_one_that_came_to_nothing_behind_the_journal_is_handed_on_by_its_repeat(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bellglass.node.net.networks.APPLY_S", 0.2)
+
+    async def scenario() -> None:
+        async with bench() as node:
+            node.node.sandboxes.egress = egress = Egress()
+            box = await node.create()
+            await change(box, "open", 2)
+            egress.down = True
+            with pytest.raises(errors.NodeUnavailable) as refusal:
+                await change(box, "deny", 3)
+            assert "nothing passes" in str(refusal.value.hint)
+            assert journalled(node, box) == ("deny", 3) and egress.policies[box.id] == (2, OPEN)
+            egress.down = False
+            await change(box, "deny", 3)
+            assert egress.policies[box.id] == (3, DENY)
+
+    run(scenario())
+
+
+def test_refusals(run: Any) -> None:
+    async def scenario() -> None:
+        async with bench() as node:
+            with pytest.raises(errors.NotSupported):
+                await node.create(network="open")
+            assert node.node.sandboxes.rows() == []
+            box = await node.create()
+            with pytest.raises(errors.NotSupported):
+                await change(box, RULES, 2)
+            node.node.sandboxes.egress = Egress()
+            for wrong in ("wide", 5, ["deny"]):
+                with pytest.raises(errors.InvalidRequest):
+                    await change(box, wrong, 2)
+            assert journalled(node, box) == ("deny", 1)
+            await node.delete(box)
+            with pytest.raises(errors.SandboxGone):
+                await change(box, "open", 2)
+
+    run(scenario())
+
+
+def test_a_claim_has_its_network_before_it_is_answered(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bellglass.node.net.networks.APPLY_S", 0.2)
+
+    async def scenario() -> None:
+        async with bench() as node:
+            node.node.sandboxes.egress = egress = Egress()
+            await apply(node, pool(1))
+            await ready(node, 1)
+
+            async def claim(network: Any) -> Box:
+                spec = node.sandbox_spec(network=network, network_generation=1)
+                taken = (await node.link.call("pool.take", {"spec": spec, "has_inputs": False}))["sandbox_id"]
+                assert taken, "the network is no part of a machine's shape"
+                return await node.create(sandbox_id=taken, network=network, network_generation=1)
+
+            box = await claim(RULES)
+            assert egress.policies[box.id] == (1, DOCUMENT) and journalled(node, box) == (RULES, 1)
+            await ready(node, 1)
+            assert (await claim("deny")).id not in egress.policies, "it has that already"
+
+            # Without it the claim fails, and the machine is nobody's.
+            await ready(node, 1)
+            egress.down = True
+            with pytest.raises(errors.SandboxFailed, match="network"):
+                await claim("open")
+            egress.down = False
+            await ready(node, 1)
+            assert len((await node.link.call("sandbox.list", {}))["sandboxes"]) == 2
+            await node.link.call("pool.drain", {})
+
+    run(scenario())
+
+
+def test_a_spec_of_the_first_release_has_deny(run: Any, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with bench() as node:
+            box = await node.create()
+            row = node.node.sandboxes.row(box.id, 1)
+            del row.spec["network_generation"]
+            await node.node.journal.put(row)
+            await node.restart()
+            assert journalled(node, box) == ("deny", 1)
+            [listed] = (await node.link.call("sandbox.list", {}))["sandboxes"]
+            assert listed["network_generation"] == 1
+
+    run(scenario())
