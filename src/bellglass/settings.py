@@ -140,7 +140,6 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("node.pids_reserve", _count, 4096, "processes of the host that admission leaves alone"),
     Setting("node.pool_refills", _count, 0, "machines that pools make at once; 0: half as many as the host has CPUs"),
     Setting("node.extra_ca", _string, "", "PEM file of a CA that templates trust beside Debian's own"),
-    Setting("node.boot_id_file", _string, "/proc/sys/kernel/random/boot_id", "where the host's boot id is read"),
     Setting("node.templates_dir", _string, "", "folder of built templates; default: templates/ of the cache folder"),
     Setting("egress.exceptions", _cidrs, (), "CIDRs that networks may open although they are private or special"),
     Setting("egress.upstream_dns", _addresses, (), "DNS servers of the proxy; default: the host's /etc/resolv.conf"),

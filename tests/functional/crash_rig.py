@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -21,9 +21,10 @@ from bellglass.errors import BellglassError
 from bellglass.node.helper import cgroup
 from bellglass.supervise.control import ask_node, read_record
 from bellglass.testing import kernel
-from bellglass.testing.leaks import assert_no_leak, leases
+from bellglass.testing.leaks import leases
 from bellglass.testing.stack import Stack
-from tests.conftest import snapshot_of_nothing
+from tests.functional.own import own_installation
+from tests.functional.waiting import wait_until
 
 SMALL: dict[str, Any] = {"cpus": 1, "memory": "256MiB", "disk": "256MiB", "lifetime": "30m"}
 BACK_S = 30.0
@@ -181,20 +182,11 @@ class Rig:
         assert self.insist("GET", f"/v1/sandboxes/{self.box.id}/executions/{self.job.id}").body["state"] == "running"
 
 
-def wait_until(condition: Callable[[], object], seconds: float, what: str | Callable[[], str]) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, what if isinstance(what, str) else what()
-        time.sleep(0.02)
-
-
 @contextmanager
 def rig() -> Iterator[Rig]:
     """At its end nothing may be left of the installation."""
     assert os.geteuid() == 0, "sandboxes need root"
-    stack = Stack.start(faults=True)
-    scope = stack.scope
-    try:
+    with own_installation(faults=True) as stack:
         made = Rig(stack)
         yield made
         made.bystander_is_well()
@@ -203,9 +195,6 @@ def rig() -> Iterator[Rig]:
         assert "broke the protocol" not in (stack.data.logs_dir / "node.log").read_text(), "an honest agent was refused"
         made.box.close()
         made.client.close()
-    finally:
-        stack.close()
-    assert_no_leak(snapshot_of_nothing(scope), deadline_s=10)
 
 
 def new_name() -> str:

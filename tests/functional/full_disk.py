@@ -6,16 +6,15 @@ import os
 import sqlite3
 import subprocess
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from bellglass.supervise import control
-from bellglass.testing.leaks import assert_no_leak
 from bellglass.testing.stack import PARENT_DIR, Stack
-from tests.conftest import snapshot_of_nothing
+from tests.functional.own import own_installation
+from tests.functional.waiting import wait_until
 
 MIB = 2**20
 DISK_BYTES = 640 * MIB
@@ -74,13 +73,6 @@ class SmallDisk:
             connection.close()
 
 
-def wait_until(condition: Callable[[], Any], seconds: float, what: str) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
-
-
 @contextmanager
 def small_disk(**settings: Any) -> Iterator[SmallDisk]:
     """No block of it is kept for root: what is full is full for everybody."""
@@ -94,14 +86,12 @@ def small_disk(**settings: Any) -> Iterator[SmallDisk]:
         run("mkfs.ext4", "-q", "-F", "-m", "0", str(image))
         run("mount", "-o", "loop", str(image), str(mount))
         try:
-            stack = Stack.start(settings=SETTINGS | settings, parent=mount)
-            disk, scope = SmallDisk(mount, stack), stack.scope
-            try:
-                yield disk
-            finally:
-                disk.empty()
-                stack.close()
-            assert_no_leak(snapshot_of_nothing(scope), deadline_s=10)
+            with own_installation(settings=SETTINGS | settings, parent=mount) as stack:
+                disk = SmallDisk(mount, stack)
+                try:
+                    yield disk
+                finally:
+                    disk.empty()
         finally:
             run("umount", str(mount))
     finally:

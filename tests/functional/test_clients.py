@@ -28,13 +28,9 @@ MANY = 10_500
 """More than the server holds at once."""
 LOG_BYTES = 4 << 20
 STALL_S = 6.0
+pytestmark = pytest.mark.own_stack(settings={"node.log_limit": LOG_BYTES, "server.stall_timeout": f"{STALL_S:g}s"})
+
 OPTIONS = {"cpus": 1, "memory": "512MiB", "disk": "512MiB", "lifetime": "15m"}
-
-
-@pytest.fixture(scope="module")
-def own_stack() -> Iterator[Stack]:
-    with Stack.start(settings={"node.log_limit": LOG_BYTES, "server.stall_timeout": f"{STALL_S:g}s"}) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

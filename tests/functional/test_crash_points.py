@@ -16,7 +16,8 @@ import pytest
 from bellglass import ids
 from bellglass.faultpoints import POINTS
 from bellglass.supervise.control import ask_node
-from tests.functional.crash_rig import Rig, new_name, rig, wait_until
+from tests.functional.crash_rig import Rig, new_name, rig
+from tests.functional.waiting import wait_until
 from tests.functional.worker_steps import Call, Steps
 
 

@@ -15,7 +15,8 @@ import pytest
 from bellglass import Sandbox
 from bellglass.errors import BellglassError
 from bellglass.supervise.control import read_record
-from tests.functional.crash_rig import SMALL, Rig, new_name, rig, wait_until
+from tests.functional.crash_rig import SMALL, Rig, new_name, rig
+from tests.functional.waiting import wait_until
 
 KILLS = 50
 LONGEST_PAUSE_S = 0.3

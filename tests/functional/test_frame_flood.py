@@ -5,24 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
-
-import pytest
 
 from bellglass.testing import hostile
 from bellglass.testing.stack import Stack
 
 CALL_S = 2.0
 OPTIONS = {"cpus": 1, "memory": "256MiB", "disk": "512MiB", "lifetime": "15m"}
-
-
-@pytest.fixture(scope="module")
-def own_stack() -> Iterator[Stack]:
-    """Its node is killed."""
-    with Stack.start() as running:
-        yield running
 
 
 def timed_calls(box: Any, count: int) -> list[float]:

@@ -15,7 +15,8 @@ import pytest
 
 from bellglass import Sandbox
 from bellglass.errors import NoCapacity, NotFound
-from tests.functional.full_disk import MIB, SmallDisk, small_disk, wait_until
+from tests.functional.full_disk import MIB, SmallDisk, small_disk
+from tests.functional.waiting import wait_until
 
 OPTIONS: dict[str, Any] = {"memory": "256MiB", "disk": "128MiB", "cpus": 1, "lifetime": "15m"}
 

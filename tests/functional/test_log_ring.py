@@ -6,7 +6,6 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,24 +14,13 @@ from bellglass import Sandbox
 from bellglass.testing.stack import Stack
 
 LIMIT = 8 << 20
+pytestmark = pytest.mark.own_stack(settings={"node.log_limit": LIMIT})
 SEGMENT = LIMIT // 16
 TOTAL = 48_000_000
 LINE = b"0123456789abcde\n"
 PROGRAM = f"yes 0123456789abcde | head -c {TOTAL}"
 ON_THE_WAY = 16 << 20
 """The most between a program and a client that has stopped reading: pipe, windows, sockets, the log's lead."""
-
-
-@pytest.fixture(scope="module")
-def own_stack() -> Iterator[Stack]:
-    with Stack.start(settings={"node.log_limit": LIMIT}) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def own_box(own_stack: Stack) -> Iterator[Any]:
-    with own_stack.sandbox(cpus=1, memory="512MiB", disk="1GiB", lifetime="15m") as box:
-        yield box
 
 
 def expected(start: int, end: int) -> bytes:

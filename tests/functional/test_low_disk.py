@@ -17,7 +17,8 @@ import pytest
 
 from bellglass.errors import NoCapacity
 from bellglass.node.helper import cgroup
-from tests.functional.full_disk import MARK_BYTES, MIB, SmallDisk, small_disk, wait_until
+from tests.functional.full_disk import MARK_BYTES, MIB, SmallDisk, small_disk
+from tests.functional.waiting import wait_until
 
 COUNTER = "i=0; while :; do i=$((i+1)); echo $i; sleep 0.02; done"
 ONE_WRITE = """

@@ -5,22 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from bellglass.testing.stack import Stack
 
+pytestmark = pytest.mark.own_stack(settings={"supervisor.log_limit": 2000})
 OPTIONS: dict[str, Any] = {"cpus": 1, "memory": "320MiB", "disk": "512MiB", "lifetime": "15m"}
 TOTAL = "awk '/^MemTotal:/ {print $2 * 1024}' /proc/meminfo"
 PROC = "cat /proc/cpuinfo /proc/diskstats /proc/loadavg /proc/meminfo /proc/stat /proc/swaps /proc/uptime | wc -l"
-
-
-@pytest.fixture(scope="module")
-def own_stack() -> Iterator[Stack]:
-    with Stack.start(settings={"supervisor.log_limit": 2000}) as running:
-        yield running
 
 
 def eventually(box: Any, command: str, wanted: str) -> None:

@@ -19,9 +19,9 @@ from bellglass import AsyncWarmPools, WarmPools, faultpoints
 from bellglass.errors import ClientError, Forbidden, NotFound
 from bellglass.node.image.template import installed
 from bellglass.supervise.control import read_record
-from bellglass.testing.leaks import assert_no_leak
 from bellglass.testing.stack import Stack
-from tests.conftest import SANDBOX_OPTIONS, snapshot_of_nothing
+from tests.conftest import SANDBOX_OPTIONS
+from tests.functional.own import own_installation
 
 pytestmark = pytest.mark.root
 SHAPE = {name: value for name, value in SANDBOX_OPTIONS.items() if name != "lifetime"}
@@ -97,17 +97,10 @@ class Operator:
 @pytest.fixture(scope="module")
 def operator():
     """An installation of these tests' own: pools are the whole node's."""
-    running = Stack.start(settings={"node.pool_refills": 2})
-    faultpoints.make_folder(running.data_dir)
-    kill(running, "server", "node")  # they look for the folder when they start
-    scope = running.scope
-    try:
+    with own_installation(settings={"node.pool_refills": 2}, faults=True) as running:
         operator = Operator(running)
-        operator.set(0)  # waits until both are there again
+        operator.set(0)  # waits until both daemons are there
         yield operator
-    finally:
-        running.close()
-    assert_no_leak(snapshot_of_nothing(scope), deadline_s=10)
 
 
 def test_sdk_and_command_line(operator):
@@ -435,9 +428,7 @@ def test_a_new_template_drains_the_pool():
     own.mkdir(mode=0o755)
     copy_by_links(base.folder, own / base.folder.name)
     try:
-        stack = Stack.start(settings={"node.templates_dir": str(own)})
-        scope = stack.scope
-        try:
+        with own_installation(settings={"node.templates_dir": str(own)}) as stack:
             operator = Operator(stack)
             operator.set(1)
             operator.ready(1)
@@ -457,8 +448,5 @@ def test_a_new_template_drains_the_pool():
             with stack.sandbox(**SANDBOX_OPTIONS) as box:
                 assert box.info().template_digest == digest and box.id not in old
             operator.ready(1)
-        finally:
-            stack.close()
-        assert_no_leak(snapshot_of_nothing(scope), deadline_s=10)
     finally:
         shutil.rmtree(own)

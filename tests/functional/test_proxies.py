@@ -20,24 +20,13 @@ from bellglass.testing.proxy import CuttingProxy
 from bellglass.testing.stack import Stack
 
 KEEPALIVE_S = 0.3
+pytestmark = pytest.mark.own_stack(settings={"server.keepalive": KEEPALIVE_S})
 IDLE_S = 2.0
 LIFE_S = 0.4
 SILENT = "sleep 3; echo done; exit 5"
 CHATTY = "for i in $(seq 1 25); do echo $i; echo e$i >&2; sleep 0.1; done; exit 6"
 SAID = "".join(f"{number}\n" for number in range(1, 26))
 SAID_ERR = "".join(f"e{number}\n" for number in range(1, 26))
-
-
-@pytest.fixture(scope="module")
-def own_stack() -> Iterator[Stack]:
-    with Stack.start(settings={"server.keepalive": KEEPALIVE_S}) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def own_box(own_stack: Stack) -> Iterator[Any]:
-    with own_stack.sandbox(cpus=1, memory="512MiB", disk="1GiB", lifetime="15m") as box:
-        yield box
 
 
 def through(proxy: CuttingProxy, stack: Stack, box: Any) -> Sandbox:

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 
 import pytest
 
 from bellglass.supervise.control import read_record
 from bellglass.testing import kernel
 from bellglass.testing.stack import Stack
-from tests.functional.crash_rig import wait_until
+from tests.functional.own import status_code
+from tests.functional.waiting import wait_until
 
-
-@pytest.fixture
-def own() -> Iterator[Stack]:
-    with Stack.start(driver="fake") as running:
-        yield running
+pytestmark = pytest.mark.own_stack(driver="fake")
 
 
 def restarts(stack: Stack) -> list[tuple[int, float]]:
@@ -31,28 +27,26 @@ def is_back(stack: Stack, before: int) -> bool:
     return record is not None and record.alive("node") and record.processes["node"].pid != before
 
 
-def test_what_dies_is_back_at_once_and_what_cannot_start_is_tried_ever_more_slowly(
-    own: Stack,
-) -> None:
+def test_what_dies_is_back_at_once_and_what_cannot_start_is_tried_ever_more_slowly(own_stack: Stack) -> None:
     for _ in range(4):
-        record = read_record(own.data)
+        record = read_record(own_stack.data)
         assert record is not None
-        own.kill("node")
-        wait_until(lambda pid=record.processes["node"].pid: is_back(own, pid), 20, "it does not come back")  # type: ignore[misc]
+        own_stack.kill("node")
+        wait_until(lambda pid=record.processes["node"].pid: is_back(own_stack, pid), 20, "it does not come back")  # type: ignore[misc]
         time.sleep(0.3)  # it lives for longer than a daemon that dies in a circle
-    assert restarts(own) == [(0, 0.0)] * 4
+    assert restarts(own_stack) == [(0, 0.0)] * 4
 
-    hidden = own.data_dir / "installation.json.away"
-    own.data.installation_file.rename(hidden)
+    hidden = own_stack.data_dir / "installation.json.away"
+    own_stack.data.installation_file.rename(hidden)
     begun = time.monotonic()
-    own.kill("node")
-    wait_until(lambda: len(restarts(own)) >= 8, 60, "it is not tried again")
-    assert restarts(own)[4:8] == [(0, 0.0), (1, 0.0), (2, 0.2), (3, 1.0)]
+    own_stack.kill("node")
+    wait_until(lambda: len(restarts(own_stack)) >= 8, 60, "it is not tried again")
+    assert restarts(own_stack)[4:8] == [(0, 0.0), (1, 0.0), (2, 0.2), (3, 1.0)]
     assert time.monotonic() - begun > 0.2, "the pauses were not kept"
-    hidden.rename(own.data.installation_file)
+    hidden.rename(own_stack.data.installation_file)
     # Of the whole installation: the server dials a node that has just come back a moment later.
-    wait_until(lambda: own.command("status", "--data-dir", str(own.data_dir)).returncode == 0, 30, "it is not back")
-    with own.sandbox() as box:
+    wait_until(lambda: status_code(own_stack) == 0, 30, "it is not back")
+    with own_stack.sandbox() as box:
         assert box.exec(["true"]).ok
 
 
@@ -67,22 +61,22 @@ def daemons(stack: Stack) -> dict[str, set[int]]:
 
 
 @pytest.mark.parametrize("daemon", ["node", "server"])
-def test_one_that_was_being_started_when_the_supervisor_died_makes_room_too(own: Stack, daemon: str) -> None:
-    module, port = f"bellglass.{daemon}", int(own.api_url.rpartition(":")[2])
+def test_one_that_was_being_started_when_the_supervisor_died_makes_room_too(own_stack: Stack, daemon: str) -> None:
+    module, port = f"bellglass.{daemon}", int(own_stack.api_url.rpartition(":")[2])
     for _ in range(5):
-        before = daemons(own)[module]
-        own.kill(daemon)
-        wait_until(lambda before=before: daemons(own).get(module, set()) - before, 20, "it is not started again")  # type: ignore[misc]
-        own.kill("supervisor")
-        [orphan] = daemons(own)[module]
-        record = read_record(own.data)
+        before = daemons(own_stack)[module]
+        own_stack.kill(daemon)
+        wait_until(lambda before=before: daemons(own_stack).get(module, set()) - before, 20, "it is not started again")  # type: ignore[misc]
+        own_stack.kill("supervisor")
+        [orphan] = daemons(own_stack)[module]
+        record = read_record(own_stack.data)
         assert record is not None
         in_time = record.processes[daemon].pid != orphan
-        own.up(port=port)
-        record = read_record(own.data)
+        own_stack.up(port=port)
+        record = read_record(own_stack.data)
         assert record is not None
-        pids = {name: {record.processes[name.rpartition(".")[2]].pid} for name in daemons(own)}
-        assert daemons(own) == pids and set(pids) == {"bellglass.server", "bellglass.node"}
+        pids = {name: {record.processes[name.rpartition(".")[2]].pid} for name in daemons(own_stack)}
+        assert daemons(own_stack) == pids and set(pids) == {"bellglass.server", "bellglass.node"}
         assert record.processes[daemon].pid != orphan
         if in_time:
             return

@@ -26,19 +26,6 @@ ORDER = (("server", signal.SIGKILL), ("node", signal.SIGKILL), ("server", signal
 
 
 @pytest.fixture(scope="module")
-def own_stack() -> Iterator[Stack]:
-    """Whose daemons may be killed."""
-    with Stack.start() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def own_box(own_stack: Stack) -> Iterator[Any]:
-    with own_stack.sandbox(cpus=1, memory="512MiB", disk="1GiB", lifetime="15m") as box:
-        yield box
-
-
-@pytest.fixture(scope="module")
 def numbers() -> bytes:
     return b"".join(b"%d\n" % number for number in range(1, LAST + 1))
 

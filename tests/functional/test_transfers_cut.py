@@ -27,12 +27,6 @@ BLOCK = os.urandom(MIB)
 
 
 @pytest.fixture(scope="module")
-def own_stack() -> Iterator[Stack]:
-    with Stack.start() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def own_box(own_stack: Stack) -> Iterator[Any]:
     box = own_stack.sandbox(cpus=2, memory="1GiB", disk="4GiB", lifetime="15m")
     box.exec(["mkdir", "in"])

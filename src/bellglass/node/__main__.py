@@ -24,6 +24,7 @@ from bellglass import faultpoints
 from bellglass import settings as settings_table
 from bellglass.datadir import DataDir
 from bellglass.errors import BellglassError
+from bellglass.node import recovery
 from bellglass.node.app import Node, read_installation, read_secret
 
 log = logging.getLogger("bellglass.node")
@@ -52,6 +53,7 @@ async def _serve(options: argparse.Namespace) -> int:
         read_installation(data),
         helper_fd=int(helper) if helper else None,
         on_helper_lost=_end_with_helper,
+        boot_id_file=_boot_id_file(data),
     )
     try:
         await node.listen(secret=read_secret(data.node_secret_file), allowed_uids=_peers(data))
@@ -76,6 +78,12 @@ def _end_with_helper(reason: str) -> None:
 def _peers(data: DataDir) -> set[int]:
     """Who may speak on the link: root (the supervisor), the server, known by who owns its folder, and ourselves."""
     return {0, os.geteuid(), data.server_dir.stat().st_uid if data.server_dir.exists() else os.geteuid()}
+
+
+def _boot_id_file(data: DataDir) -> Path:
+    """The kernel's, but where a test of a restarted machine has put another into the folder that only tests make."""
+    planted = data.faults_dir / ".boot_id"
+    return planted if planted.exists() else recovery.BOOT_ID_FILE
 
 
 def _log_to_stderr() -> None:

@@ -11,7 +11,7 @@ import math
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -61,15 +61,17 @@ class Admission:
         first's share."""
         if sandbox_id in self._granted:
             return self._granted[sandbox_id]
-        asked = {"cpu": spec.cpus, "memory": spec.memory_bytes, "disk": spec.disk_bytes + self._logs, "pids": spec.pids}
+        share = Share((), spec.cpus, spec.memory_bytes, spec.disk_bytes + self._logs, spec.pids)
         if cpu_ids is None:
-            self._check(spec, asked)
-            count = max(math.ceil(spec.cpus), 1)
-            cpu_ids = tuple(sorted(sorted(self._host_cpus, key=lambda cpu: (self._load[cpu], cpu))[:count]))
-        share = Share(cpu_ids, **asked)  # type: ignore[arg-type]
-        self._add_load(share, 1.0)
-        self._granted[sandbox_id] = share
-        return share
+            if spec.cpus > self.most_cpus():
+                raise InvalidRequest(
+                    f"cpus: {spec.cpus:g} is more than this node gives to one sandbox",
+                    hint=f"the most is {self.most_cpus():g}",
+                    details={"field": "cpus", "most": self.most_cpus()},
+                )
+            self._check(share)
+            cpu_ids = self._idlest(spec.cpus)
+        return self._add(sandbox_id, replace(share, cpu_ids=cpu_ids))
 
     def granted(self, sandbox_id: str) -> Share | None:
         return self._granted.get(sandbox_id)
@@ -79,9 +81,12 @@ class Admission:
         self.give_back(sandbox_id)
         self._granted[sandbox_id] = Share((), 0.0, 0, disk_bytes, 0)
 
-    def first_cpu(self) -> tuple[int, ...]:
-        """For a machine that is not counted."""
-        return tuple(self._host_cpus[:1])
+    def grant_reader(self, sandbox_id: str, *, cpus: float, memory_bytes: int, pids: int) -> Share:
+        """A machine on a disk that is kept and counted already, until `keep_disk` or `give_back`. Raises NoCapacity."""
+        machine = Share((), min(cpus, self.most_cpus()), memory_bytes, 0, pids)
+        self._check(machine)
+        disk = self._granted[sandbox_id].disk
+        return self._add(sandbox_id, replace(machine, cpu_ids=self._idlest(machine.cpu), disk=disk))
 
     def give_back(self, sandbox_id: str) -> None:
         """Safe to repeat."""
@@ -114,19 +119,22 @@ class Admission:
 
     # --- inside -----------------------------------------------------------------------------------------
 
-    def _check(self, spec: SandboxSpec, asked: Mapping[str, float]) -> None:
-        if spec.cpus > self.most_cpus():
-            raise InvalidRequest(
-                f"cpus: {spec.cpus:g} is more than this node gives to one sandbox",
-                hint=f"the most is {self.most_cpus():g}",
-                details={"field": "cpus", "most": self.most_cpus()},
-            )
+    def _add(self, sandbox_id: str, share: Share) -> Share:
+        self._granted[sandbox_id] = share
+        self._add_load(share, 1.0)
+        return share
+
+    def _idlest(self, cpus: float) -> tuple[int, ...]:
+        count = max(math.ceil(cpus), 1)
+        return tuple(sorted(sorted(self._host_cpus, key=lambda cpu: (self._load[cpu], cpu))[:count]))
+
+    def _check(self, share: Share) -> None:
         for name in RESOURCES:
-            free = self._free(name)
+            asked, free = getattr(share, name), self._free(name)
             if name == "memory":  # one that the host does not have would only ever be killed for it
                 free = min(free, max(self.memory_total_bytes - self._reserve(name), 0))
-            if asked[name] > free:
-                raise _no_capacity(name, asked[name], free, logs=self._logs)
+            if asked > free:
+                raise _no_capacity(name, asked, free, logs=self._logs)
 
     def _free(self, name: str) -> float:
         """What can still be promised; at the worst 0."""

@@ -62,18 +62,23 @@ class Node:
         helper_fd: int | None = None,
         on_helper_lost: Callable[[str], object] | None = None,
         driver: Driver | None = None,
+        boot_id_file: Path = recovery.BOOT_ID_FILE,
     ) -> Self:
         """Open everything and settle what an earlier node left. `on_helper_lost` is called with the reason when the
-        helper has died. `driver` in place of the one in the settings is for tests. Raises NotSupported without the
-        agent's binary, and what the driver raises."""
+        helper has died. `driver` in place of the one in the settings and another `boot_id_file` are for tests. Raises
+        NotSupported without the agent's binary, and what the driver raises."""
         node = cls(data, settings, installation)
         async with node._stack as stack:
-            await node._open(helper_fd, on_helper_lost, driver)
+            await node._open(helper_fd, on_helper_lost, driver, boot_id_file)
             node._stack = stack.pop_all()
         return node
 
     async def _open(
-        self, helper_fd: int | None, on_helper_lost: Callable[[str], object] | None, driver: Driver | None
+        self,
+        helper_fd: int | None,
+        on_helper_lost: Callable[[str], object] | None,
+        driver: Driver | None,
+        boot_id_file: Path,
     ) -> None:
         stack, data, settings = self._stack, self.data, self.settings
         agent = agent_binary()
@@ -117,7 +122,7 @@ class Node:
             self.sandboxes.disk_changed,
             is_low=await self.journal.meta(DISK_LOW) == "yes",
         )
-        await recovery.recover(self.sandboxes, Path(settings["node.boot_id_file"]))
+        await recovery.recover(self.sandboxes, boot_id_file)
         self.sandboxes.pools.start(self.disk.check)
         stack.push_async_callback(self.sandboxes.suspend)
         await self.disk.start()

@@ -46,7 +46,7 @@ async def create(
         if (row := await node.pools.claim(sandbox_id, project_id, spec, about, has_inputs=bool(files))) is not None:
             return row
         template = node.templates.find(spec.template, spec.template_digest)
-        share = await node.pools.grant(sandbox_id, spec)
+        share = await node.pools.make_room(sandbox_id, lambda: node.admission.grant(sandbox_id, spec))
         row = SandboxRow(
             id=sandbox_id,
             generation=generation,

@@ -2,8 +2,8 @@
 retention ends.
 
 They are read by the files operations that change nothing: the same agent is started alone on the disk, in a small
-machine without executions, and goes again READING_S after the last reader. It counts by what it is started with, not
-against the host's capacity: at most READERS are up at once.
+machine without executions, and goes again READING_S after the last reader. It counts against the host's capacity like
+any other, and at most READERS are up at once.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from bellglass.errors import LimitExceeded
+from bellglass.errors import LimitExceeded, NoCapacity
 from bellglass.model import SandboxSpec, TerminationReason
 from bellglass.node import creating, inputs, sandboxes, templates
+from bellglass.node.admission import Share
 from bellglass.node.journal import SandboxRow
 from bellglass.node.live import LiveSandbox
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 READING_S = 10.0
 READERS = 4
+CPUS = 1.0
 MEMORY_BYTES = 128 * 2**20
 PIDS = 128
 log = logging.getLogger("bellglass.sandboxes")
@@ -61,7 +63,7 @@ class KeptDisks:
     @asynccontextmanager
     async def reading(self, sandbox_id: str, generation: int) -> AsyncIterator[None]:
         """While it is entered, `reader` answers a machine on the sandbox's kept disk; nothing for other sandboxes.
-        Raises NotFound (unknown, or its template is gone), LimitExceeded, SandboxFailed."""
+        Raises NotFound (unknown, or its template is gone), LimitExceeded, NoCapacity, SandboxFailed."""
         row = self._node.row_table.get(sandbox_id)
         if row is None or row.generation != generation or not row.disk_kept:
             yield
@@ -139,11 +141,12 @@ class KeptDisks:
             )
         node, spec = self._node, SandboxSpec.from_json(row.spec)
         template = node.templates.find(spec.template, spec.template_digest)
-        small = replace(spec, cpus=1.0, memory_bytes=MEMORY_BYTES, pids=PIDS)
-        one_cpu = replace(row, cpu_ids=row.cpu_ids[:1] or node.admission.first_cpu())
-        machine = creating.machine_spec(one_cpu, small, template, has_inputs=False, reuse_disk=True)
         self._starting += 1
         try:
+            share = await self._grant(row)
+            small = replace(spec, cpus=share.cpu, memory_bytes=share.memory, pids=share.pids)
+            on_its_cpus = replace(row, cpu_ids=share.cpu_ids)
+            machine = creating.machine_spec(on_its_cpus, small, template, has_inputs=False, reuse_disk=True)
             live = node.make_live(row, spec, await node.driver.create(machine))
             try:
                 live.start()
@@ -152,11 +155,29 @@ class KeptDisks:
                 await live.close(sandboxes.gone(row))
                 await node.driver.keep_disk(row.id)
                 raise
+        except BaseException:
+            self.count(row)  # the disk alone again
+            raise
         finally:
             self._starting -= 1
         log.info("the disk of sandbox %s (template %s) can be read", row.id, templates.for_driver(template).name)
         self._readers[row.id] = reader = _Reader(live)
         return reader
+
+    async def _grant(self, row: SandboxRow) -> Share:
+        admission = self._node.admission
+
+        def grant() -> Share:
+            return admission.grant_reader(row.id, cpus=CPUS, memory_bytes=MEMORY_BYTES, pids=PIDS)
+
+        try:
+            return await self._node.pools.make_room(row.id, grant)
+        except NoCapacity as error:
+            raise NoCapacity(
+                f"reading the disk of sandbox {row.id} takes a small machine: {error.message}",
+                hint="try again when other sandboxes have ended",
+                details=error.details,
+            ) from None
 
     async def _without_reader(self, sandbox_id: str) -> None:
         async with self._node.lock(sandbox_id):
@@ -178,5 +199,7 @@ class KeptDisks:
             return
         if reader.timer is not None:
             reader.timer.cancel()
-        await reader.live.close(sandboxes.gone(self._node.row_table[sandbox_id]))
+        row = self._node.row_table[sandbox_id]
+        await reader.live.close(sandboxes.gone(row))
         await self._node.driver.keep_disk(sandbox_id)
+        self.count(row)

@@ -14,6 +14,7 @@ from bellglass.node.executions import record
 from bellglass.node.journal import POOL_STATES, SandboxRow
 from bellglass.node.sandboxes import Sandboxes
 
+BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
 log = logging.getLogger("bellglass.sandboxes")
 
 

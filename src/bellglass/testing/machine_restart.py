@@ -1,8 +1,8 @@
 """A restart of the machine as an installation sees it: all that the kernel has of it is gone, its files are there.
 
 What a kernel forgets is taken away by hand: processes, cgroups, mounts, loop devices, and what lies in /run. The boot
-id is the kernel's own; the node is told to read another file for it. (Nothing can be mounted over the kernel's: it
-lets no sandbox have a /proc of its own then.)
+id is the kernel's own; the node reads another file for it, in the folder that only tests make. (Nothing can be mounted
+over the kernel's: it lets no sandbox have a /proc of its own then.)
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from bellglass import faultpoints
 from bellglass.supervise.control import read_record
 from bellglass.testing import kernel
 from bellglass.testing.leaks import UID_RANGES, snapshot
@@ -26,10 +27,9 @@ GONE_S = 15.0
 def restart_machine(stack: Stack) -> None:
     """The power goes; from now on the stack's commands run after the next boot. `stack.up()` starts it again."""
     lose_power(stack)
-    fake = stack.data_dir / "boot_id"
-    fake.write_text(f"{uuid.uuid4()}\n")
-    fake.chmod(0o644)
-    stack.environment["BELLGLASS_NODE_BOOT_ID_FILE"] = str(fake)
+    planted = faultpoints.make_folder(stack.data_dir) / ".boot_id"
+    planted.write_text(f"{uuid.uuid4()}\n")
+    planted.chmod(0o644)
 
 
 def lose_power(stack: Stack) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
 
 from bellglass.errors import InternalError, NoCapacity
-from bellglass.node.helper import uids
+from bellglass.node.helper import kernel, uids
 
 ID = "sb" + "a" * 20
 
@@ -80,3 +81,28 @@ def test_a_zombie_holds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         assert pid not in uids.holders_of(0)
     finally:
         os.waitpid(pid, 0)
+
+
+def test_a_process_that_is_not_dumpable_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most files in its folder of /proc are root's then."""
+    uid = 64123 if os.geteuid() == 0 else os.geteuid()
+    monkeypatch.setattr(uids, "UID_BASE", uid)
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setresuid(uid, uid, uid)
+            kernel.prctl(4, 0)  # PR_SET_DUMPABLE
+            os.write(write, b"there")
+            signal.pause()
+        finally:
+            os._exit(1)
+    try:
+        assert os.read(read, 5) == b"there"
+        assert Path(f"/proc/{pid}/status").stat().st_uid == 0
+        assert pid in uids.holders_of(0)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(read)
+        os.close(write)

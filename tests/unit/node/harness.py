@@ -15,6 +15,7 @@ from typing import Any
 from bellglass import ids, settings
 from bellglass.datadir import DataDir
 from bellglass.link import LinkClient
+from bellglass.node import recovery
 from bellglass.node.app import Node
 from bellglass.node.drivers.fake import FakeDriver
 from bellglass.node.templates import agent_binary
@@ -107,8 +108,16 @@ class Box:
 
 
 class Bench:
-    def __init__(self, root: Path, *, faults: Mapping[str, Any] | None = None, **overrides: Any) -> None:
+    def __init__(
+        self,
+        root: Path,
+        *,
+        faults: Mapping[str, Any] | None = None,
+        boot_id_file: Path = recovery.BOOT_ID_FILE,
+        **overrides: Any,
+    ) -> None:
         self.root = root
+        self.boot_id_file = boot_id_file
         self.data = DataDir(root)
         make_template(root / "templates")
         values = {"node.driver": "fake", "node.templates_dir": str(root / "templates")} | overrides
@@ -118,7 +127,9 @@ class Bench:
         self.link: LinkClient
 
     async def start(self) -> None:
-        self.node = await Node.start(self.data, self.settings, INSTALLATION, driver=self.driver)
+        self.node = await Node.start(
+            self.data, self.settings, INSTALLATION, driver=self.driver, boot_id_file=self.boot_id_file
+        )
         await self.node.listen(secret=SECRET)
         self.link = await LinkClient.connect(self.data.node_socket, secret=SECRET, installation=INSTALLATION)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from harness import DIGEST, bench
 from node_looks import until
+from pool_calls import apply, members, pool, ready
 
 from bellglass import errors
 from bellglass.node import kept, recovery
@@ -162,6 +163,85 @@ def test_it_goes_when_its_retention_ends(run) -> None:
     run(scenario())
 
 
+def committed(node) -> dict:
+    return {name: found["committed"] for name, found in node.node.sandboxes.admission.report()["resources"].items()}
+
+
+def test_a_reader_is_counted_while_it_is_up(run, monkeypatch) -> None:
+    monkeypatch.setattr(kept, "READING_S", 0.3)
+    monkeypatch.setattr("bellglass.node.creating.HELLO_DEADLINE_S", 0.3)
+
+    async def scenario() -> None:
+        async with bench() as node:
+            box = await lost(node, disk_bytes=2**30)
+            alone = {"cpu": 0, "memory": 0, "disk": 2**30, "pids": 0}
+            assert committed(node) == alone
+            await box.call("file.stat", path="/")
+            assert committed(node) == {"cpu": 1.0, "memory": kept.MEMORY_BYTES, "disk": 2**30, "pids": kept.PIDS}
+            await until(lambda: committed(node) == alone)
+            node.driver.faults["connect"] = "hang"
+            with pytest.raises(errors.SandboxFailed):
+                await box.call("file.stat", path="/")
+            assert committed(node) == alone, "one that did not start"
+            node.driver.faults.clear()
+            await box.call("file.stat", path="/")
+            await node.delete(box)
+            assert committed(node) == {"cpu": 0, "memory": 0, "disk": 0, "pids": 0}
+
+    run(scenario())
+
+
+ONE_MORE_FITS = {"node.cpu_reserve": 0.0, "node.memory_reserve": 1, "node.pids_reserve": 1} | {
+    f"node.{name}_overcommit": 1.0 for name in ("cpu", "memory", "pids")
+}
+
+
+def set_host(node, monkeypatch) -> None:
+    """Room for a reader and little else."""
+    monkeypatch.setattr("bellglass.node.admission._pid_max", lambda: kept.PIDS + 8 + 1)
+    node.node.sandboxes.admission.memory_total_bytes = kept.MEMORY_BYTES + 2**20 + 1
+    node.node.sandboxes.admission._host_cpus = [0]
+
+
+@pytest.mark.parametrize(
+    ("resource", "more"), [("cpu", {"cpus": 0.1}), ("memory", {"memory_bytes": 2 * 2**20}), ("pids", {"pids": 9})]
+)
+def test_a_reader_that_does_not_fit_is_refused(run, monkeypatch, resource, more) -> None:
+    small = {"cpus": 0.0001, "memory_bytes": 2**19, "pids": 4}
+    monkeypatch.setattr(kept, "CPUS", 0.95)
+
+    async def scenario() -> None:
+        async with bench(**ONE_MORE_FITS) as node:
+            box, second = await lost(node), await lost(node)
+            set_host(node, monkeypatch)
+            fits = await node.create(**small)
+            await box.call("file.stat", path="/")
+            await node.delete(box)  # with its reader
+            await node.create(**(small | more))
+            with pytest.raises(errors.NoCapacity, match="small machine") as caught:
+                await second.call("file.stat", path="/")
+            assert caught.value.details["resource"] == resource
+            await node.delete_all()
+            await second.call("file.stat", path="/")
+            assert fits.id not in {row.id for row in node.node.sandboxes.rows() if row.state == "running"}
+
+    run(scenario())
+
+
+def test_a_pools_members_give_way_to_a_reader(run, monkeypatch) -> None:
+    async def scenario() -> None:
+        async with bench(**ONE_MORE_FITS) as node:
+            box = await lost(node)
+            set_host(node, monkeypatch)
+            await apply(node, pool(1, cpus=0.5, memory_bytes=2**26, pids=8))
+            await ready(node, 1)
+            await box.call("file.stat", path="/")
+            assert members(node) == {}
+            await apply(node)
+
+    run(scenario())
+
+
 def test_readers_are_bounded_and_a_broken_start_is_typed(run, monkeypatch) -> None:
     monkeypatch.setattr(kept, "READERS", 1)
     monkeypatch.setattr("bellglass.node.creating.HELLO_DEADLINE_S", 0.3)
@@ -193,7 +273,7 @@ def test_readers_are_bounded_and_a_broken_start_is_typed(run, monkeypatch) -> No
 def test_output_and_record_of_what_ran_when_the_host_went_down(run, tmp_path) -> None:
     async def scenario() -> None:
         (tmp_path / "boot_id").write_text("one\n")
-        async with bench(**{"node.boot_id_file": str(tmp_path / "boot_id")}) as node:
+        async with bench(boot_id_file=tmp_path / "boot_id") as node:
             box = await node.create()
             done = (await box.exec("echo done; exit 3"))["execution"]
             running = await box.start("echo out; echo err >&2; sleep 31108")
@@ -217,7 +297,7 @@ def test_output_and_record_of_what_ran_when_the_host_went_down(run, tmp_path) ->
 def test_a_node_that_dies_while_it_recovers_knows_of_the_restart_again(run, monkeypatch, tmp_path) -> None:
     async def scenario() -> None:
         (tmp_path / "boot_id").write_text("one\n")
-        async with bench(**{"node.boot_id_file": str(tmp_path / "boot_id")}) as node:
+        async with bench(boot_id_file=tmp_path / "boot_id") as node:
             (tmp_path / "boot_id").write_text("two\n")
             await node.stop()
             with monkeypatch.context() as patched:

@@ -73,33 +73,24 @@ def release(installation: str, sandbox_id: str, deadline: float) -> None:
 
 
 def holders_of(index: int) -> list[int]:
-    """Processes with a real, effective, saved or file system uid in the range."""
+    """Processes with an effective uid in the range. In a user namespace that maps the range alone, nobody has another
+    real, saved or file system uid than one of it."""
     low, high = first_uid(index), first_uid(index + 1)
     found = []
     for name in os.listdir("/proc"):  # noqa: PTH208 - strings: hundreds of Path objects cost more than all the reading
-        if not name.isdecimal():
-            continue
+        # The owner of this one folder is the process's effective uid, dumpable or not. Reading `status` takes five
+        # times as long, and there may be thousands.
         try:
-            status = _read(f"/proc/{name}/status")
+            if name.isdecimal() and low <= os.stat(f"/proc/{name}").st_uid < high and not _is_dead(name):  # noqa: PTH116
+                found.append(int(name))
         except (FileNotFoundError, ProcessLookupError):
             continue
-        uids = status.partition(b"\nUid:\t")[2].partition(b"\n")[0].split()
-        if any(low <= int(uid) < high for uid in uids) and not _is_dead(status):
-            found.append(int(name))
     return found
 
 
-def _read(path: str) -> bytes:
-    """Without a file object, which costs as much as the kernel's part."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return os.read(fd, 4096)
-    finally:
-        os.close(fd)
-
-
-def _is_dead(status: bytes) -> bool:
+def _is_dead(pid: str) -> bool:
     """Only not yet collected by its parent, which may be anybody's."""
+    status = Path(f"/proc/{pid}/status").read_bytes()
     state = status.partition(b"\nState:\t")[2][:1]
     threads = status.partition(b"\nThreads:\t")[2].partition(b"\n")[0]
     return state in (b"Z", b"X") and int(threads) <= 1
@@ -111,6 +102,6 @@ def _owners() -> Iterator[tuple[int, str]]:
         for name in os.listdir(LEASES):  # noqa: PTH208 - names alone: there may be thousands
             if name.isdecimal():
                 try:
-                    yield int(name), str((LEASES / name).readlink())
+                    yield int(name), os.readlink(f"{LEASES}/{name}")  # noqa: PTH115 - as above
                 except FileNotFoundError:
                     continue  # released meanwhile

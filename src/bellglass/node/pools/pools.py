@@ -170,13 +170,13 @@ class Pools:
         self.refills.claimed(pool)
         return row
 
-    async def grant(self, sandbox_id: str, spec: SandboxSpec) -> Share:
-        """`Admission.grant` for a machine that is started cold: members give way to it where that helps. Raises what
-        it raises."""
+    async def make_room(self, sandbox_id: str, grant: Callable[[], Share]) -> Share:
+        """`grant` for a machine that is started cold: members give way to it where that helps. Raises what it
+        raises."""
         free_before = -1.0
         while True:
             try:
-                return self._node.admission.grant(sandbox_id, spec)
+                return grant()
             except NoCapacity as error:
                 resource, free = error.details.get("resource"), error.details.get("free", 0)
                 short = error.details.get("asked", 0) - free

@@ -19,6 +19,8 @@ from bellglass.errors import (
     FilePermission,
     FileTypeMismatch,
     InvalidRequest,
+    LimitExceeded,
+    NoCapacity,
     NodeUnavailable,
     NotFound,
     RangeNotSatisfiable,
@@ -40,7 +42,7 @@ routes = Routes("files")
 FILES = "/v1/sandboxes/{sandbox_id}/files"
 OCTETS, TAR = "application/octet-stream", "application/x-tar"
 INSIDE = (NotFound, SandboxGone, Conflict, AgentLost, NodeUnavailable)
-READING = (*INSIDE, FileMissing, FilePermission, FileTypeMismatch)
+READING = (*INSIDE, LimitExceeded, NoCapacity, FileMissing, FilePermission, FileTypeMismatch)
 WRITING = (*READING, FileExists, DiskFull, TooLarge)
 Path = Annotated[str, Query(description="absolute, or from the sandbox's workdir", examples=["job/sales.csv"])]
 User = Annotated[str | None, Query(description="who acts; by default the sandbox's user")]

@@ -1,0 +1,30 @@
+"""Installations of a test file's own, which it may stop, kill, fill, or set otherwise than the suite's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from bellglass.testing.stack import Stack
+from tests.conftest import SANDBOX_OPTIONS
+from tests.functional.own import own_installation
+
+
+@pytest.fixture(scope="module")
+def own_stack(request: pytest.FixtureRequest) -> Iterator[Stack]:
+    """One for all tests of the file. What `Stack.start` is to get stands in the file's mark:
+
+    pytestmark = pytest.mark.own_stack(settings={"node.log_limit": 2**23})
+    """
+    mark = request.node.get_closest_marker("own_stack")
+    with own_installation(**(mark.kwargs if mark is not None else {})) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def own_box(own_stack: Stack) -> Iterator[Any]:
+    """One sandbox in it for all tests of the file."""
+    with own_stack.sandbox(**SANDBOX_OPTIONS) as box:
+        yield box
