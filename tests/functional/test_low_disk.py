@@ -8,14 +8,19 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+import re
+import signal
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bellglass.errors import NoCapacity
+from bellglass import ids
+from bellglass.errors import NoCapacity, NotFound
+from bellglass.node.executions import starting
 from bellglass.node.helper import cgroup
 from tests.functional.full_disk import MARK_BYTES, MIB, SmallDisk, small_disk
 from tests.functional.waiting import wait_until
@@ -175,6 +180,55 @@ def test_a_node_that_starts_anew_thaws_what_another_froze(disk: SmallDisk, keepe
     counter.wait()
 
 
+@pytest.mark.parametrize("hold_s", [1.0, pytest.param(starting.START_S + 8, marks=pytest.mark.slow)])
+def test_a_start_that_the_freeze_catches_goes_on_after_the_thaw(disk: SmallDisk, keeper: Any, hold_s: float) -> None:
+    """However long it stood still before its first instruction; and it is run once."""
+    assert keeper.exec("echo ran >> starts; cat starts").stdout == "ran\n"
+    agent, new_id = agent_of(disk, keeper), ids.new_ulid()
+    with ThreadPoolExecutor(1) as pool:
+        os.kill(agent, signal.SIGSTOP)  # it has the start before it, but has not forked yet
+        try:
+            waiting = pool.submit(keeper.exec, "echo ran >> starts; cat starts", id=new_id)
+            wait_until(lambda: is_known(keeper, new_id), 10, "the node does not know of it")
+            disk.fill(leave=MARK_BYTES * 3 // 4)
+            disk.wait_low(True)
+        finally:
+            os.kill(agent, signal.SIGCONT)
+        wait_until(lambda: group_pids(disk, keeper, new_id), 10, "the agent has not forked")
+        with pytest.raises(TimeoutError):
+            waiting.result(hold_s)
+        (child,) = group_pids(disk, keeper, new_id)
+        assert keeper.execution(new_id).status().pid is None, "nobody was told that it runs"
+        assert Path(f"/proc/{child}/comm").read_text() != "bash\n"
+        disk.empty()
+        result = waiting.result(30)
+    disk.wait_low(False)
+    assert (result.exit_code, result.stdout) == (0, "ran\nran\n")
+    keeper.files.remove("starts")
+
+
+def group_pids(disk: SmallDisk, box: Any, execution_id: str = "") -> list[int]:
+    """The host's ids of a sandbox's processes, or of one execution's."""
+    group = cgroup.layout().group(cgroup.group_name(disk.stack.scope.installation, box.id))
+    files = [file for file in group.rglob("cgroup.procs") if execution_id.lower() in str(file.parent).lower()]
+    return [int(pid) for file in files for pid in file.read_text().split()]
+
+
+def agent_of(disk: SmallDisk, box: Any) -> int:
+    for pid in group_pids(disk, box):
+        status = Path(f"/proc/{pid}/status").read_text()
+        if re.search(r"^NSpid:.*\t1$", status, re.MULTILINE):
+            return pid
+    raise AssertionError("no process is PID 1 of the sandbox")
+
+
+def is_known(box: Any, execution_id: str) -> bool:
+    try:
+        return bool(box.execution(execution_id).status())
+    except NotFound:
+        return False
+
+
 def stdout_bytes(execution: Any) -> int:
     return int(execution.status().stdout_bytes)
 
@@ -207,9 +261,7 @@ def wait_low_for_good(disk: SmallDisk, writer: Any) -> None:
 
 def sync_disk_of(disk: SmallDisk, box: Any) -> None:
     """The kernel writes what the guest has written, as it would by itself within half a minute."""
-    group = cgroup.layout().group(cgroup.group_name(disk.stack.scope.installation, box.id))
-    pids = [pid for file in group.rglob("cgroup.procs") for pid in file.read_text().split()]
-    descriptor = os.open(f"/proc/{pids[0]}/root/home", os.O_RDONLY)
+    descriptor = os.open(f"/proc/{group_pids(disk, box)[0]}/root/home", os.O_RDONLY)
     try:
         libc = ctypes.CDLL(None, use_errno=True)
         assert libc.syncfs(descriptor) == 0, os.strerror(ctypes.get_errno())
