@@ -2,7 +2,7 @@
 
 Only the operator's exceptions take something out of it. An IPv6 address that carries an IPv4 address is judged by that
 one as well, even where an exception names the outer range. What is the host's own address is asked of the kernel at
-each question, by the route it would take (`route.py`): a list from start would be wrong by tomorrow.
+each question, by the route it would take (`proxy/route.py`): a list from start would be wrong by tomorrow.
 """
 
 from __future__ import annotations

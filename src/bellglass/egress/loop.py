@@ -3,7 +3,7 @@
 asyncio would cost each process 6 MiB and has no notion of whose work a callback is. Here every task belongs to a group
 (a sandbox's id, None for our own work, which goes first), and groups take turns step by step: one with hundreds of busy
 connections slows the others no more than one with a single connection. A step is one run of a coroutine up to its next
-wait, so a coroutine that has much to do calls `await loop.turn()` in between.
+wait, so a coroutine that may have much to do calls `await loop.breathe()` in between.
 
 Sockets are watched edge-triggered and registered once: try the call first, wait only after BlockingIOError. `cancel`
 closes the coroutine at once, inside the call (its `finally` clauses run and may not await), so that after it nothing of
@@ -24,6 +24,8 @@ from typing import Any, Protocol
 
 SLICE_S = 0.002
 """For so long tasks run before the kernel is asked what else has happened."""
+STEP_S = 0.0005
+"""After so long a step gives way, where it asks."""
 EVENTS = 256
 _EDGES = select.EPOLLIN | select.EPOLLOUT | select.EPOLLRDHUP | select.EPOLLET
 _READ = select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
@@ -53,8 +55,8 @@ class Task:
         self._failure: Exception | None = None
 
     def cancel(self) -> None:
-        """Ends it now; nothing when it has ended. Not from within the task itself."""
-        if not self.done:
+        """Ends it now; nothing when it has ended. From within the task itself nothing: that one ends by itself."""
+        if not self.done and self._loop._current is not self:
             self.done = True
             self._coroutine.close()
             self._end()
@@ -118,6 +120,7 @@ class Loop:
         self._timer_count = 0
         self._stale_timers = 0
         self._current: Task | None = None
+        self._step_end = 0.0
         self._stopping = False
 
     # --- for everybody -----------------------------------------------------------------------------------
@@ -180,6 +183,20 @@ class Loop:
         assert task is not None
         task._park += 1
         self._ready(task)
+        await self._suspend()
+
+    async def breathe(self) -> None:
+        """In a loop that may never have to wait: a turn for the others once this step has had its time."""
+        if monotonic() > self._step_end:
+            await self.turn()
+
+    async def either(self, one: HasDescriptor, other: HasDescriptor, deadline: float | None = None) -> None:
+        """Until one of the two is readable, after reading either gave BlockingIOError. Raises TimeoutError."""
+        first, second = self._watch(one), self._watch(other)
+        if first.readable or second.readable:
+            first.readable = second.readable = False
+            return
+        first.reader = second.reader = self._parking(deadline)
         await self._suspend()
 
     async def sleep(self, seconds: float) -> None:
@@ -294,6 +311,7 @@ class Loop:
             return
         failure, task._failure = task._failure, None
         self._current = task
+        self._step_end = monotonic() + STEP_S
         try:
             if failure is None:
                 task._coroutine.send(None)

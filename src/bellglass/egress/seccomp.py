@@ -89,6 +89,7 @@ NUMBERS: Mapping[str, tuple[int | None, int | None]] = {
     "getrandom": (318, 278),
     "sched_yield": (24, 124),
     "getrusage": (98, 165),
+    "prlimit64": (302, 261),
 }
 """On x86_64 and aarch64; None where the architecture has no such call. The busiest first: the list is walked."""
 
@@ -129,6 +130,7 @@ SERVING: Syscalls = {
 DIALING: Syscalls = {
     **dict.fromkeys(("connect", "splice", "pipe2", "eventfd2", "stat", "newfstatat"), ALWAYS),
     "openat": _READ_ONLY,
+    "prlimit64": (((0, _WHOLE, 0), (2, _WHOLE, 0)),),  # reading its own: how many connections it may hold
     "socketpair": (((0, _WHOLE, _AF_UNIX),),),
     # Of unix sockets only the kind that the resolver has: abstract ones know no chroot. Netlink: the host's addresses.
     "socket": (

@@ -11,7 +11,7 @@ from bellglass.datadir import DataDir
 from bellglass.settings import Settings
 from bellglass.supervise.install import Installation
 
-NAMES = ("resolver",)
+NAMES = ("resolver", "proxy")
 """In the order in which they are started: the proxy asks the resolver."""
 RESOLV_CONF = Path("/etc/resolv.conf")
 

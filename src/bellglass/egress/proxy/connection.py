@@ -1,0 +1,364 @@
+"""One connection of a sandbox, from accept to the last byte: decide, look at the first bytes, dial, relay.
+
+The order is the boundary: the name comes from the resolver, is checked against the policy, then what the client says in
+its first bytes where the port tells what they must be, then the address against the floor; the one that was checked is
+dialled. Nothing of the client's is taken off its socket before all that. `cut` ends it inside the call.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Coroutine
+from ipaddress import IPv4Address, IPv4Network
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from bellglass.egress.loop import Signal, Task
+from bellglass.egress.policy import Verdict
+from bellglass.egress.proxy import classify, http, relay, tls
+from bellglass.egress.proxy.head import BadMessage
+from bellglass.egress.proxy.lookup import Address, LookupFailed, connect
+from bellglass.egress.proxy.relay import Counter, Ended
+
+if TYPE_CHECKING:
+    from bellglass.egress.proxy.app import Ward
+
+HELLO_TIMEOUT_S = 5.0
+DIAL_TIMEOUT_S = 10.0
+MAX_DIALS = 4
+HTTPS_PORT, HTTP_PORT = 443, 80
+SYNTHETIC = IPv4Network("198.18.0.0/15")
+IDENTITY = IPv4Address("198.18.0.1")
+ROOMY = 64
+"""Connections of a sandbox whose buffers the kernel may let grow; those beyond have small ones."""
+SMALL_BUFFER_BYTES = 64 * 1024
+_KEEPALIVE = ((socket.TCP_KEEPIDLE, 120), (socket.TCP_KEEPINTVL, 30), (socket.TCP_KEEPCNT, 4))
+
+
+Direction = Callable[[], Coroutine[Any, Any, None]]
+
+
+class Refused(Exception):
+    """By the policy, the floor, or what the client said. `host` and `rule` where they differ from the connection's."""
+
+    def __init__(self, reason: str, *, host: str | None = None, rule: str | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.host = host
+        self.rule = rule
+
+
+class Failed(Exception):
+    """Allowed, but it didn't come about: lookup_failed, connect_failed."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Connection:
+    """Owns the client's socket. `run` is its task; the ward has it in `connections` until `close`."""
+
+    def __init__(self, ward: Ward, client: socket.socket, address: IPv4Address, port: int) -> None:
+        self.ward = ward
+        self.address: Address = address
+        self.port = port
+        self.name: str | None = None
+        self.verdict: Verdict | None = None
+        """None as long as the resolver is being asked."""
+        self.sent, self.received = Counter(), Counter()
+        self._loop = ward.loop
+        self._client = client
+        self._upstream: socket.socket | None = None
+        self.task: Task | None = None
+        self._back: Task | None = None
+        self._closed = False
+
+    # --- ending ------------------------------------------------------------------------------------------
+
+    def close(self, *, reset: bool) -> None:
+        """Both sockets now; `reset`: by RST to either side. Safe to repeat."""
+        if self._closed:
+            return
+        self._closed = True
+        for sock in (self._client, self._upstream):
+            if sock is not None and sock.fileno() >= 0:
+                if reset:
+                    relay.reset_on_close(sock)
+                self._loop.close(sock)
+        self.ward.ended(self)
+
+    def cut(self) -> None:
+        """From outside of its tasks: nothing of it goes on after the call."""
+        self.close(reset=True)
+        for task in (self._back, self.task):
+            if task is not None:
+                task.cancel()
+
+    def judge(self) -> Verdict:
+        """What the policy of now says."""
+        policy = self.ward.policy
+        if self.name is not None:
+            return policy.by_name(self.name, self.port)
+        return policy.by_address(self.address, self.port)
+
+    def stands(self) -> bool:
+        """Whether it may go on under the policy of now: one that was let through unread may not where it's read."""
+        if self.verdict is None:
+            return True  # it will be judged
+        verdict = self.judge()
+        return verdict.allowed and (self.verdict.checked or not verdict.checked)
+
+    # --- the way -----------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        reset = True
+        try:
+            for option, value in _KEEPALIVE:
+                self._client.setsockopt(socket.IPPROTO_TCP, option, value)
+            self._client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            self._client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await self._decide()
+            await self._serve()
+            reset = False
+        except Refused as refusal:
+            self.close(reset=True)
+            self.ward.refused(self, refusal)
+        except Failed as failure:
+            self.close(reset=True)
+            self.ward.failed(self, failure)
+        except (OSError, Ended):
+            reset = True  # one side broke off: the other one hears it the same way
+        finally:
+            if self._back is not None:
+                self._back.cancel()
+            self.close(reset=reset)
+
+    async def _decide(self) -> None:
+        if self.address in SYNTHETIC and self.address != IDENTITY:
+            name = await self.ward.name_of(self.address)
+            if name is None:
+                raise Refused("unknown_address", rule="no name of the resolver's")
+            self.name = name
+        self.verdict = self.judge()
+        if self.verdict.reason is not None:
+            raise Refused(self.verdict.reason)
+
+    async def _serve(self) -> None:
+        assert self.verdict is not None
+        kind = None
+        if self.verdict.checked:
+            if self.port == HTTPS_PORT:
+                await self._look_at_hello(monotonic() + HELLO_TIMEOUT_S)
+                kind = classify.TLS
+            elif self.port == HTTP_PORT:
+                await self._look_at_request()
+                kind = classify.HTTP
+        else:
+            kind = classify.RAW
+        await self._dial()
+        self.ward.allowed += 1
+        if kind is None:
+            kind = await self._first_bytes()
+        if kind == classify.HTTP:
+            await self._relay_http()
+        elif kind == classify.TLS:
+            await self._relay_tls()
+        else:
+            await self._relay_raw()
+
+    async def _dial(self) -> None:
+        """Raises Refused when no address is above the floor, Failed."""
+        try:
+            found = await self.ward.addresses(self.name) if self.name is not None else (self.address,)
+        except LookupFailed as error:
+            raise Failed("lookup_failed") from error
+        open_ones = [address for address in found if self.ward.floor.holds(address) is None]
+        if not open_ones:
+            held = self.ward.floor.holds(found[0])
+            self.address = found[0]
+            raise Refused("floor", rule=held)
+        for address in open_ones[:MAX_DIALS]:
+            if await self._dialled(address):
+                return
+        raise Failed("connect_failed")
+
+    async def _dialled(self, address: Address) -> bool:
+        family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+        sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        self._upstream = sock
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in _KEEPALIVE:
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
+        if len(self.ward.connections) > ROOMY:
+            for one in (sock, self._client):
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_BUFFER_BYTES)
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL_BUFFER_BYTES)
+        try:
+            await connect(self._loop, sock, address, self.port, monotonic() + DIAL_TIMEOUT_S)
+        except OSError:  # a TimeoutError as well
+            self._upstream = None
+            self._loop.close(sock)
+            return False
+        self.address = address
+        return True
+
+    # --- looking -----------------------------------------------------------------------------------------
+
+    async def _look_at_hello(self, deadline: float | None) -> tls.Hello:
+        """A hello for this name, still not taken. Without a deadline it counts from the first byte. Raises Refused."""
+        needed = tls.RECORD_HEADER
+        seen = -1
+        try:
+            while True:
+                try:
+                    found = relay.peek(self._client, tls.MAX_LOOK_BYTES)
+                except BlockingIOError:
+                    await self._loop.readable(self._client, deadline)
+                    continue
+                if not found:
+                    raise Ended if seen < 0 else tls.BadHello("cut off")
+                if len(found) == seen or (len(found) < needed and seen >= 0):
+                    seen = len(found)
+                    deadline = deadline or monotonic() + HELLO_TIMEOUT_S
+                    await self._loop.readable(self._client, deadline)
+                    continue
+                seen = len(found)
+                hello = tls.parse(found)
+                if isinstance(hello, tls.Hello):
+                    break
+                needed = hello
+        except tls.NoServerName as error:
+            raise Refused("no_sni") from error
+        except (tls.BadHello, TimeoutError) as error:
+            raise Refused("bad_hello") from error
+        if hello.name != self.name:
+            raise Refused("sni_mismatch", host=hello.name)
+        return hello
+
+    async def _look_at_request(self) -> None:
+        assert self.name is not None
+        try:
+            await http.first_request(self._loop, self._client, self.name, self.port)
+        except (BadMessage, TimeoutError) as error:
+            raise self._bad_request(error) from error
+
+    def _bad_request(self, error: Exception) -> Refused:
+        host = error.host if isinstance(error, BadMessage) else None
+        return Refused("bad_request") if host is None else Refused("host_mismatch", host=host)
+
+    async def _first_bytes(self) -> str:
+        """What the client begins with, or raw when the server speaks first. Raises Refused."""
+        assert self._upstream is not None
+        deadline = None
+        seen = 0
+        while True:
+            try:
+                found = relay.peek(self._client, classify.MAX_LINE_BYTES + 1)
+                if not found:
+                    return classify.RAW
+                if len(found) == seen:
+                    raise BlockingIOError
+                kind = classify.classify(bytes(found))
+                if kind is not None:
+                    return kind
+                seen = len(found)
+                deadline = deadline or monotonic() + HELLO_TIMEOUT_S
+            except BlockingIOError:
+                try:
+                    if not seen:
+                        relay.peek(self._upstream, 1)
+                        return classify.RAW
+                except BlockingIOError:
+                    pass
+                try:
+                    await self._loop.either(self._client, self._upstream, deadline)
+                except TimeoutError as error:
+                    raise Refused("bad_request", rule="a line that does not end") from error
+            except classify.TooLong as error:
+                raise Refused("bad_request", rule="a line that does not end") from error
+
+    # --- relaying ----------------------------------------------------------------------------------------
+
+    async def _relay_raw(self) -> None:
+        assert self._upstream is not None
+        client, upstream = self._client, self._upstream
+        await self._both_ways(lambda: relay.pump(self._loop, client, upstream, self.sent), self._receive)
+
+    async def _receive(self) -> None:
+        assert self._upstream is not None
+        await relay.pump(self._loop, self._upstream, self._client, self.received)
+
+    async def _relay_tls(self) -> None:
+        await self._both_ways(self._send_tls, self._receive)
+
+    async def _send_tls(self) -> None:
+        """A server that wants another key share has the client send a second hello, as readable as the first."""
+        assert self._upstream is not None
+        hello = await self._look_at_hello(None)
+        await relay.pump(self._loop, self._client, self._upstream, self.sent, hello.length)
+        while True:
+            await self._loop.breathe()
+            try:
+                start = bytes(relay.peek(self._client, tls.RECORD_HEADER + 1))
+            except BlockingIOError:
+                await self._loop.readable(self._client)
+                continue
+            if not start:
+                return
+            if len(start) <= tls.RECORD_HEADER:
+                if start[0] not in (tls.HANDSHAKE, tls.CHANGE_CIPHER_SPEC):
+                    break
+                await self._loop.readable(self._client)
+                continue
+            if start[0] == tls.CHANGE_CIPHER_SPEC and start[3:] == b"\0\1\1":
+                await relay.pump(self._loop, self._client, self._upstream, self.sent, len(start))
+                continue
+            if start[0] == tls.HANDSHAKE and (start[5] == 1 or start[3:5] == b"\0\0"):
+                hello = await self._look_at_hello(None)
+                await relay.pump(self._loop, self._client, self._upstream, self.sent, hello.length)
+            break
+        await relay.pump(self._loop, self._client, self._upstream, self.sent)
+
+    async def _relay_http(self) -> None:
+        assert self._upstream is not None and self.name is not None
+        exchange = http.Exchange(
+            self._loop, self._client, self._upstream, self.name, self.port, self.sent, self.received
+        )
+        try:
+            await self._both_ways(exchange.requests, exchange.responses)
+        except (BadMessage, TimeoutError) as error:
+            raise self._bad_request(error) from error
+
+    async def _both_ways(self, onward: Direction, back: Direction) -> None:
+        """Either direction ends by itself and is passed on as such. What one raises ends both."""
+        assert self._upstream is not None
+        done = Signal(self._loop)
+        self._back = self._loop.spawn(self._backward(back, done), self.ward.sandbox)
+        try:
+            await onward()
+        except Ended:
+            pass  # in the middle of something; the server hears of it by the end of the stream
+        _shut(self._upstream)
+        await done.wait()
+
+    async def _backward(self, back: Direction, done: Signal) -> None:
+        try:
+            await back()
+        except Ended:
+            pass
+        except (OSError, BadMessage, TimeoutError):
+            self.close(reset=True)
+            if self.task is not None:
+                self.task.cancel()
+            return
+        _shut(self._client)
+        done.set()
+
+
+def _shut(sock: socket.socket) -> None:
+    try:
+        sock.shutdown(socket.SHUT_WR)
+    except OSError:
+        return  # reset meanwhile: the other direction hears of that

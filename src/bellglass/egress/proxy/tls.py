@@ -1,0 +1,157 @@
+"""The name that a TLS client asks for: a ClientHello read strictly out of its records (RFC 8446, RFC 6066).
+
+Nothing is decrypted and nothing consumed: the caller looks at bytes that stay where they are. Whatever a server might
+read otherwise than this is refused: an empty fragment, another message in between or behind, an extension twice, two
+names, lengths that don't add up.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+MAX_HELLO_BYTES = 16 * 1024
+RECORD_HEADER = 5
+MAX_RECORD_BYTES = 2**14
+MAX_LOOK_BYTES = 2 * MAX_HELLO_BYTES
+"""Of the stream, records' headers included: a hello in tiny fragments is no hello of an honest client."""
+
+HANDSHAKE, CHANGE_CIPHER_SPEC = 22, 20
+_CLIENT_HELLO = 1
+_SERVER_NAME = 0
+_HOST_NAME = 0
+_TLS_1_0 = 0x0301
+
+
+class BadHello(Exception):
+    """Not a hello that can be let through. `name` is what it asked for, if that far was read."""
+
+
+class NoServerName(BadHello):
+    """A good hello without the extension."""
+
+
+class Hello(NamedTuple):
+    name: str
+    """Lower case."""
+    length: int
+    """Bytes of the stream up to the end of its last record."""
+
+
+class _Reader:
+    """Cuts vectors off a message; a length that leads outside is a BadHello."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def take(self, count: int) -> bytes:
+        if self._at + count > len(self._data):
+            raise BadHello("a length leads outside")
+        self._at += count
+        return self._data[self._at - count : self._at]
+
+    def number(self, size: int) -> int:
+        return int.from_bytes(self.take(size), "big")
+
+    def vector(self, size: int) -> bytes:
+        return self.take(self.number(size))
+
+    @property
+    def left(self) -> int:
+        return len(self._data) - self._at
+
+
+def parse(data: bytes | memoryview) -> Hello | int:
+    """The hello at the start of the stream, or how many bytes of the stream are needed to go on.
+
+    Raises BadHello, NoServerName.
+    """
+    message = bytearray()
+    at = 0
+    while True:
+        if len(data) < at + RECORD_HEADER:
+            _check_start(data[at:])
+            return _needed(at + RECORD_HEADER)
+        _check_start(data[at : at + RECORD_HEADER])
+        size = int.from_bytes(data[at + 3 : at + 5], "big")
+        if not 0 < size <= MAX_RECORD_BYTES:
+            raise BadHello(f"a record of {size} bytes")
+        end = at + RECORD_HEADER + size
+        message += data[at + RECORD_HEADER : end]
+        length = _message_length(message)
+        if length is not None and len(message) > length:
+            raise BadHello("something follows the hello in its record")
+        if len(data) < end:
+            return _needed(end)
+        at = end
+        if length is not None and len(message) == length:
+            return Hello(_server_name(bytes(message[4:])), at)
+
+
+def _needed(count: int) -> int:
+    if count > MAX_LOOK_BYTES:
+        raise BadHello(f"more than {MAX_LOOK_BYTES} bytes")
+    return count
+
+
+def _check_start(header: bytes | memoryview) -> None:
+    """As far as there is a header: type handshake, version 3.1 to 3.4."""
+    if len(header) > 0 and header[0] != HANDSHAKE:
+        raise BadHello(f"a record of type {header[0]}")
+    if len(header) > 1 and header[1] != 3:
+        raise BadHello(f"version {header[1]}")
+    if len(header) > 2 and not 1 <= header[2] <= 4:
+        raise BadHello(f"version 3.{header[2]}")
+
+
+def _message_length(message: bytearray) -> int | None:
+    if message and message[0] != _CLIENT_HELLO:
+        raise BadHello(f"a handshake message of type {message[0]}")
+    if len(message) < 4:
+        return None
+    length = 4 + int.from_bytes(message[1:4], "big")
+    if length > MAX_HELLO_BYTES:
+        raise BadHello(f"a hello of {length} bytes, more than {MAX_HELLO_BYTES}")
+    return length
+
+
+def _server_name(body: bytes) -> str:
+    hello = _Reader(body)
+    if (version := hello.number(2)) < _TLS_1_0 or version >> 8 != 3:
+        raise BadHello(f"client version {version:#06x}")
+    hello.take(32)
+    if len(hello.vector(1)) > 32:
+        raise BadHello("a long session id")
+    suites = hello.vector(2)
+    if not suites or len(suites) % 2:
+        raise BadHello("cipher suites of an odd length")
+    if not hello.vector(1):
+        raise BadHello("no compression method")
+    if not hello.left:
+        raise NoServerName("no extensions")
+    extensions = _Reader(hello.vector(2))
+    if hello.left:
+        raise BadHello("bytes behind the extensions")
+    seen: dict[int, bytes] = {}
+    while extensions.left:
+        kind = extensions.number(2)
+        if kind in seen:
+            raise BadHello(f"extension {kind} twice")
+        seen[kind] = extensions.vector(2)
+    if _SERVER_NAME not in seen:
+        raise NoServerName("no server name")
+    return _only_name(seen[_SERVER_NAME])
+
+
+def _only_name(extension: bytes) -> str:
+    outer = _Reader(extension)
+    names = _Reader(outer.vector(2))
+    if outer.left:
+        raise BadHello("bytes behind the server names")
+    kind, name = names.number(1), names.vector(2)
+    if kind != _HOST_NAME or names.left or not name:
+        raise BadHello("not exactly one host name")
+    try:
+        return name.decode("ascii").lower()
+    except UnicodeDecodeError as error:
+        raise BadHello("a host name that isn't ASCII") from error
