@@ -29,7 +29,7 @@ while True:
 def test_up_prints_where_it_is_and_status_tells_all_of_it(own_stack):
     found = own_stack.status()
     assert found["up"] and found["node"] and found["api_url"] == own_stack.api_url
-    assert set(found["pids"]) == {"supervisor", "server", "node", "helper", "resolver", "lxcfs"}
+    assert set(found["pids"]) == {"supervisor", "server", "node", "helper", "resolver", "proxy", "lxcfs"}
     for pid in found["pids"].values():
         assert Path(f"/proc/{pid}").exists()
     assert [tier["tier"] for tier in found["tiers"] if tier["usable"]] == ["container"]
@@ -134,7 +134,7 @@ def test_down_with_sandboxes_takes_those_along_that_are_made_meanwhile(own_stack
     own_stack.up()
 
 
-@pytest.mark.parametrize("name", ["server", "node", "helper", "resolver"])
+@pytest.mark.parametrize("name", ["server", "node", "helper", "resolver", "proxy"])
 def test_a_killed_daemon_comes_back_and_sandboxes_go_on(own_stack, name):
     box = own_stack.sandbox(**SANDBOX_OPTIONS)
     box.files.write_text("before", "still here")
@@ -170,7 +170,7 @@ def answers(box):
 
 def test_daemons_of_a_killed_supervisor_make_room_for_the_next(own_stack):
     before = own_stack.pids()
-    daemons = [ProcessId.of(before[name]) for name in ("server", "node", "helper", "resolver")]
+    daemons = [ProcessId.of(before[name]) for name in ("server", "node", "helper", "resolver", "proxy")]
     os.kill(before["supervisor"], signal.SIGKILL)
     wait_until(lambda: status_code(own_stack) == 3, 5, "it lives")
     assert all(process.alive() for process in daemons)
