@@ -6,7 +6,7 @@ source "$(dirname "$0")/lib.sh"
 level=${1:-dev}
 [[ $level == run || $level == dev ]] || fail setup "unknown level '$level': run or dev"
 
-RUN_PACKAGES=(ca-certificates e2fsprogs iproute2 lxcfs mmdebstrap mount procps python3 python3-venv runc util-linux)
+RUN_PACKAGES=(ca-certificates e2fsprogs iproute2 lxcfs mmdebstrap mount nftables procps python3 python3-venv runc util-linux)
 DEV_PACKAGES=(clang-14 gcc git golang-github-containers-common jq libc6-dev libclang-rt-14-dev llvm-14 make
     qemu-user-static shellcheck strace)
 

@@ -74,7 +74,7 @@ def fake_stack() -> Iterator[Stack]:
 def snapshot_of_nothing(scope: Any) -> Any:
     """What is to be left of an installation: nothing but what isn't its own, links and the kernel's namespaces."""
     now = snapshot(scope)
-    owned = ("process", "mount", "loop device", "cgroup", "uid range", "socket", "file", "descriptor")
+    owned = ("process", "mount", "loop device", "cgroup", "nft table", "uid range", "socket", "file", "descriptor")
     items = {kind: (type(found)() if kind in owned else found) for kind, found in now.items.items()}
     return type(now)(scope, items)
 

@@ -8,7 +8,8 @@
       server/               0700, server's uid: bellglass.db, admin_key.sha256, link.secret, ballast
       node/                 0700, node's uid: journal.db, executions/<sandbox>/, inputs/<sandbox>/, link.secret, ballast
       sandboxes/<id>/       made by the helper, root's: disk.img, agent/ (the socket's folder), bundle/, files/
-      run/                  0755: link/node.sock (node's uid, group of the server's), lxcfs/, runc/, supervisor.json
+      run/                  0755: link/node.sock (node's uid, group of the server's), lxcfs/, runc/, supervisor.json,
+                            gateways/ (0700, root's: the sandboxes' gateways, mounted)
       run/egress/           0755: all that proxy and resolver see of the host's files: etc/hosts, etc/resolv.conf, and
                             their sockets, each in a folder that only those may pass who are meant to connect
       logs/                 server.log node.log helper.log proxy.log resolver.log supervisor.log
@@ -53,6 +54,7 @@ class DataDir:
     resolver_socket = property(lambda self: self.egress_dir / "resolver" / "resolver.sock")
     names_socket = property(lambda self: self.egress_dir / "names" / "names.sock")
     lxcfs_dir = property(lambda self: self.run_dir / "lxcfs")
+    gateways_dir = property(lambda self: self.run_dir / "gateways")
     runc_root = property(lambda self: self.run_dir / "runc")
     supervisor_file = property(lambda self: self.run_dir / "supervisor.json")
     logs_dir = property(lambda self: self.root / "logs")

@@ -218,6 +218,7 @@ def test_a_start_without_lease_is_refused(rig: Any) -> None:
             template_digest=spec.template.digest,
             cpu_ids=[0],
             has_inputs=False,
+            has_network=False,
             background=False,
             reuse_disk=False,
         )

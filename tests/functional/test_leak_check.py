@@ -196,6 +196,14 @@ def plant_link(scope: Scope) -> Iterator[str]:
 
 
 @contextlib.contextmanager
+def plant_nft_table(scope: Scope) -> Iterator[str]:
+    table = f"bellglass_{scope.installation}"
+    subprocess.run(["nft", "add", "table", "inet", table], check=True)
+    yield f"nft table: inet {table}"
+    subprocess.run(["nft", "delete", "table", "inet", table], check=True)
+
+
+@contextlib.contextmanager
 def plant_uid_range(scope: Scope) -> Iterator[str]:
     UID_RANGES.mkdir(parents=True, exist_ok=True)
     lease = UID_RANGES / "29999"
@@ -243,6 +251,7 @@ PLANTS = {
     "kernel's late namespaces: user": plant_namespace(0x10000000, "user"),
     "kernel's namespaces: mnt": plant_namespace(0x00020000, "mnt"),
     "link": plant_link,
+    "nft table": plant_nft_table,
     "uid range": plant_uid_range,
     "socket": plant_socket,
     "file of a sandbox": plant_file("sandboxes"),

@@ -98,6 +98,7 @@ def machine_spec(
         inodes=spec.inodes,
         pids=spec.pids,
         has_inputs=has_inputs,
+        has_network=not reuse_disk,  # a reader of a kept disk runs nothing that could ask for one
         background=background,
         reuse_disk=reuse_disk,
     )

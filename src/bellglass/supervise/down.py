@@ -15,7 +15,7 @@ from typing import NamedTuple
 from bellglass import settings as settings_module
 from bellglass.datadir import DataDir
 from bellglass.errors import NodeUnavailable, SandboxFailed
-from bellglass.supervise import control
+from bellglass.supervise import control, wall
 from bellglass.supervise.install import prepare, read_installation_id
 from bellglass.supervise.supervisor import STOP_GRACE_S, Supervisor, block_signals
 
@@ -54,6 +54,7 @@ def stop(data: DataDir, *, sandboxes: bool, say: Callable[[str], None]) -> Outco
         say("server, node and helper stopped")
     lock.take()
     try:
+        wall.lower(read_installation_id(data))
         # Without daemons before, or made by a client between the last delete and the server's end.
         if sandboxes and any(data.sandboxes_dir.iterdir()):
             deleted += _delete_without_daemons(data, lock, say)

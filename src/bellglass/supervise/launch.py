@@ -79,6 +79,7 @@ def helper_argv(installation: Installation) -> list[str]:
         *("--data-dir", str(installation.data.root), "--cache-dir", str(cache_dir())),
         *("--installation", installation.id, "--node-uid", str(installation.node.uid)),
         *("--node-gid", str(installation.node.gid), "--fd", str(HELPER_FD)),
+        *("--proxy-uid", str(installation.proxy.uid), "--resolver-uid", str(installation.resolver.uid)),
     )
 
 

@@ -24,7 +24,7 @@ from bellglass.datadir import DataDir
 from bellglass.errors import BellglassError, NodeUnavailable, SandboxFailed
 from bellglass.model import now
 from bellglass.settings import Settings
-from bellglass.supervise import control, egress, launch, logs, orphans, profile
+from bellglass.supervise import control, egress, launch, logs, orphans, profile, wall
 from bellglass.supervise.control import Lock, Record, read_record, write_record
 from bellglass.supervise.install import Installation
 from bellglass.supervise.processes import ProcessId
@@ -136,6 +136,7 @@ class Supervisor:
             if process := self.processes.pop(name, None):
                 process.stop(STOP_GRACE_S)
                 launch.reap(process)
+        wall.lower(self.installation.id)
         if "lxcfs" in self.processes and not self.installation.data.machines():
             # Nobody reads from it any more, and its load thread takes seconds to notice SIGTERM.
             self.processes.pop("lxcfs").stop(0.0)

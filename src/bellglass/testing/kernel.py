@@ -149,6 +149,15 @@ def cgroups() -> Iterator[str]:
                 yield f"{folder}/{name}"
 
 
+def nft_tables() -> set[str]:
+    """Of this network namespace, as `inet bellglass_...`. For root; nothing where nft is not installed."""
+    try:
+        done = subprocess.run(["nft", "list", "tables"], capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return set()
+    return {line.removeprefix("table ") for line in done.stdout.splitlines()}
+
+
 def links() -> list[str]:
     """Network links of this process's namespace."""
     return sorted(os.listdir("/sys/class/net"))

@@ -1,7 +1,8 @@
 """Whether an installation's sandboxes left anything behind.
 
 A snapshot before, a snapshot after; what is in the second and not in the first is a leak: processes, mounts, loop
-devices, cgroups with their parents, namespaces, network links, uid ranges, sockets, files, descriptors of the daemons.
+devices, cgroups with their parents, namespaces, network links, tables of nft, uid ranges, sockets, files, descriptors
+of the daemons.
 Only things of the installation in question are looked at, found by its id and its data folder, so that others on
 the machine don't disturb. Namespaces carry no names: those of the installation's processes are told by their
 inodes; for those that no process is in, the kernel's own count is taken, less the ones that foreign processes live
@@ -34,6 +35,7 @@ KINDS = (
     "kernel's namespaces",
     "kernel's late namespaces",
     "link",
+    "nft table",
     "uid range",
     "socket",
     "file",
@@ -107,6 +109,7 @@ def snapshot(scope: Scope) -> Resources:
         "cgroup": Counter(path for path in cgroups if scope.names(path)),
         **_namespaces(everything, ours),
         "link": Counter(kernel.links()),
+        "nft table": Counter(name for name in kernel.nft_tables() if scope.installation in name),
         "uid range": Counter(_uid_ranges(scope)),
         "socket": Counter({path: n for path, n in kernel.unix_sockets().items() if scope.names(path)}),
         "file": Counter(_files(scope)),

@@ -54,10 +54,17 @@ def lose_power(stack: Stack) -> None:
 
     _until(cleared, f"cgroups {group} stay")
     subprocess.run(["umount", "--lazy", str(stack.data.lxcfs_dir)], check=False, capture_output=True)
+    # The gateways' files stay, as after a loss of power, and nothing is mounted on them.
+    for mount in sorted((mount.point for mount in kernel.mounts()), reverse=True):
+        if Path(mount).is_relative_to(stack.data.gateways_dir):
+            subprocess.run(["umount", "--lazy", mount], check=True, capture_output=True)
+    for table in kernel.nft_tables():
+        if scope.installation in table:
+            subprocess.run(["nft", "delete", "table", *table.split()], check=True)
     for lease in UID_RANGES.iterdir() if UID_RANGES.is_dir() else ():
         if str(lease.readlink()).startswith(f"{scope.installation}/"):
             lease.unlink()
-    for kind in ("process", "mount", "loop device", "cgroup", "uid range"):
+    for kind in ("process", "mount", "loop device", "cgroup", "nft table", "uid range"):
         _until(lambda kind=kind: not snapshot(scope).items[kind], f"a {kind} stays")  # type: ignore[misc]
 
 

@@ -16,6 +16,7 @@ MACHINE = oci.Machine(
     staging=Path("/run/bellglass/stage"),
     first_uid=0x70000000,
     user_namespace="/proc/7/fd/9",
+    network_namespace="/proc/7/fd/10",
     cgroups_path="/bellglass-testtest/sb" + "a" * 20,
     cpus=1.5,
     cpu_list="0,3",
@@ -48,7 +49,10 @@ def test_namespaces_and_ids() -> None:
     linux = config()["linux"]
     assert {n["type"] for n in linux["namespaces"]} == {"user", "pid", "ipc", "uts", "mount", "network", "cgroup"}
     joined = [namespace for namespace in linux["namespaces"] if "path" in namespace]
-    assert joined == [{"type": "user", "path": "/proc/7/fd/9"}], "all others are new"
+    assert joined == [
+        {"type": "user", "path": "/proc/7/fd/9"},
+        {"type": "network", "path": "/proc/7/fd/10"},
+    ], "all others are new"
     whole = [{"containerID": 0, "hostID": 0x70000000, "size": 65536}]
     assert linux["uidMappings"] == linux["gidMappings"] == whole
 

@@ -30,6 +30,7 @@ SPEC = StartMachine(
     inodes=65536,
     pids=100,
     has_inputs=False,
+    has_network=True,
     reuse_disk=False,
 )
 LAYOUT = cgroup.parse_mounts("cgroup2 /sys/fs/cgroup cgroup2 rw 0 0")
@@ -43,11 +44,14 @@ def test_the_plan_can_be_read() -> None:
         installation="testtest",
         node_uid=1,
         node_gid=2,
+        proxy_uid=3,
+        resolver_uid=4,
         machine="x86_64",
     )
     steps = MachineStart(context, SPEC, LAYOUT, 3).plan()
     assert [step.name for step in steps] == [
-        *("template", "namespace", "disk", "loop", "idmap", "overlay", "binds", "cgroup", "bundle", "runtime"),
+        *("template", "gateway", "namespace", "disk", "loop", "idmap", "network", "overlay", "binds", "cgroup"),
+        *("bundle", "runtime"),
     ]
     told = "\n".join(step.describe for step in steps)
     for part in ("/cache/templates/base-0000000000000000", f"/data/sandboxes/{ID}/disk.img", "1879244800"):
@@ -59,7 +63,9 @@ def test_the_plan_can_be_read() -> None:
 
 @pytest.mark.parametrize(("count", "online"), [(1, "0\n"), (2, "0-1\n"), (64, "0-63\n")])
 def test_files_inside(count: int, online: str) -> None:
-    files = sandbox_files("name", count)
+    files = sandbox_files("name", count, has_network=True)
+    assert "\nnameserver 10.200.0.1\n" in files["resolv.conf"]
+    assert "nameserver" not in sandbox_files("name", count, has_network=False)["resolv.conf"]
     assert files["cpu_online"] == online
     assert "127.0.0.1 localhost name\n" in files["hosts"]
 
@@ -72,7 +78,7 @@ def test_a_page_of_operations() -> None:
         "keep_disk",
         "renew_lxcfs",
         "probe",
-    } | {"list_machines", "describe_machine"}
+    } | {"list_machines", "describe_machine", "open_listeners", "raise_wall"}
     assert parse({"id": 1, "op": "reclaim_machine", "sandbox_id": ID})[1] == {"sandbox_id": ID}
 
 

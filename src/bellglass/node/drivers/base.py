@@ -7,7 +7,7 @@ Exec, files, logs and limits are written once above it, so a driver is small. A 
 from __future__ import annotations
 
 import socket
-from collections.abc import Set
+from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -40,6 +40,8 @@ class MachineSpec:
     pids: int
     has_inputs: bool
     """`<data_dir>/node/inputs/<id>/` is to appear read-only under /inputs."""
+    has_network: bool = True
+    """By a driver that makes networks: a gateway, whose listeners HasNetwork answers. Else loopback alone."""
     background: bool = False
     """Nobody waits for it: its start is to take no processor from those somebody waits for."""
     reuse_disk: bool = False
@@ -115,6 +117,30 @@ class Handle(Protocol):
     async def reclaim(self) -> None:
         """Give back all that the machine had: mounts, loop devices, cgroups, uid range, disk, folders. Idempotent;
         safe after a crash at any point of create, destroy or an earlier reclaim."""
+
+
+LISTENERS = ("proxy", "dns_udp", "dns_tcp", "identity")
+"""What a sandbox can reach: everything by TCP, names, and the API as itself."""
+
+
+@runtime_checkable
+class HasNetwork(Protocol):
+    """An ability of a handle whose machine has a gateway."""
+
+    async def listeners(self, names: Collection[str] = LISTENERS) -> dict[str, socket.socket]:
+        """Listening sockets inside of the gateway, by name; the caller owns them. They are made anew, but for the first
+        time after a create: whoever had one of them before must be gone (InternalError). What nobody holds is refused
+        to the sandbox. Raises NotFound when the machine has no network."""
+
+
+@runtime_checkable
+class RaisesWall(Protocol):
+    """An ability of a driver with such handles."""
+
+    async def raise_wall(self, *, exceptions: Sequence[str], dns: Sequence[str]) -> None:
+        """What the uids of proxy and resolver may send from this host; before anything listens for them. `exceptions`:
+        networks that the proxy may reach although the floor holds them, `dns`: addresses that it asks for names.
+        Idempotent; replaces an earlier one."""
 
 
 @runtime_checkable

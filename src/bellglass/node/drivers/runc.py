@@ -12,7 +12,7 @@ import json
 import os
 import socket
 import struct
-from collections.abc import Set
+from collections.abc import Collection, Sequence, Set
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,7 +24,7 @@ from bellglass.errors import AgentLost, BellglassError, InternalError, NotSuppor
 from bellglass.model import Tier, TierReport
 from bellglass.node.cgroups import MachineGroups, wait_group_empty
 from bellglass.node.drivers import DriverContext
-from bellglass.node.drivers.base import FoundMachine, Groups, Handle, MachineSpec, Template
+from bellglass.node.drivers.base import LISTENERS, FoundMachine, Groups, Handle, MachineSpec, Template
 from bellglass.node.helper import cgroup
 from bellglass.node.helper.client import HelperClient
 from bellglass.node.helper.context import start_ticks
@@ -87,12 +87,16 @@ class RuncHandle:
                 return link
             link.close()
 
+    async def listeners(self, names: Collection[str] = LISTENERS) -> dict[str, socket.socket]:
+        return await self._driver.listeners(self.sandbox_id, names)
+
     async def wait(self) -> str:
         """`oom` is told from the machine's own count: only a parent learns how a process has ended."""
         await _ended(self._state)
         return "oom" if self._groups.oom_killed_lately() else "exited"
 
     async def destroy(self) -> None:
+        self._driver.close_listeners(self.sandbox_id)
         deadline = asyncio.get_running_loop().time() + _KILL_S
         cgroup.kill(self._groups.root)
         try:
@@ -124,6 +128,8 @@ class RuncDriver:
         self._helper = helper
         self._templates_dir = templates_dir
         self._listeners: dict[str, socket.socket] = {}
+        self._unused: dict[str, dict[str, socket.socket]] = {}
+        """What a create has opened in a machine's gateway, until somebody takes it."""
         self._host: dict[str, Any] = {}
         self._report: TierReport | None = None
         self._proved = False
@@ -179,6 +185,7 @@ class RuncDriver:
                 inodes=spec.inodes,
                 pids=spec.pids,
                 has_inputs=spec.has_inputs,
+                has_network=spec.has_network,
                 background=spec.background,
                 reuse_disk=spec.reuse_disk,
             )
@@ -186,6 +193,7 @@ class RuncDriver:
             await asyncio.shield(self.keep_disk(sandbox_id) if spec.reuse_disk else self.reclaim_leftovers(sandbox_id))
             raise
         state = MachineState(started["pid"], started["start_ticks"], index, version or "unknown")
+        self._unused[sandbox_id] = _by_name(LISTENERS, started.get("descriptors", ()))
         return RuncHandle(self, sandbox_id, state, listener)
 
     async def recover(self, sandbox_id: str, state: bytes) -> Handle | None:
@@ -200,6 +208,26 @@ class RuncDriver:
         handle = RuncHandle(self, sandbox_id, known, self._listen(sandbox_id))
         self._proved = True
         return handle
+
+    async def listeners(self, sandbox_id: str, names: Collection[str]) -> dict[str, socket.socket]:
+        """See HasNetwork."""
+        unused = self._unused.get(sandbox_id, {})
+        found = {name: unused.pop(name) for name in names if name in unused}
+        if missing := [name for name in LISTENERS if name in names and name not in found]:
+            try:
+                answer = await self._helper.call("open_listeners", sandbox_id=sandbox_id, names=missing)
+            except BaseException:
+                _close(found)
+                raise
+            found |= _by_name(missing, answer["descriptors"])
+        return found
+
+    def close_listeners(self, sandbox_id: str) -> None:
+        """Those that nobody has taken."""
+        _close(self._unused.pop(sandbox_id, {}))
+
+    async def raise_wall(self, *, exceptions: Sequence[str], dns: Sequence[str]) -> None:
+        await self._helper.call("raise_wall", exceptions=list(exceptions), dns=list(dns))
 
     async def reclaim_leftovers(self, sandbox_id: str) -> None:
         self._hang_up(sandbox_id)
@@ -223,6 +251,7 @@ class RuncDriver:
         return found
 
     def _hang_up(self, sandbox_id: str) -> None:
+        self.close_listeners(sandbox_id)
         if (listener := self._listeners.pop(sandbox_id, None)) is not None:
             listener.close()
 
@@ -233,6 +262,8 @@ class RuncDriver:
         for listener in self._listeners.values():
             listener.close()
         self._listeners.clear()
+        for sandbox_id in list(self._unused):
+            self.close_listeners(sandbox_id)
         self._helper.close()
 
     def _listen(self, sandbox_id: str) -> socket.socket:
@@ -312,6 +343,17 @@ class CrunDriver(RuncDriver):
     """The same machines by crun, on cgroup v2 only: it refuses hybrid hosts. Untested."""
 
     name = "crun"
+
+
+def _by_name(names: Sequence[str], descriptors: Sequence[int]) -> dict[str, socket.socket]:
+    if not descriptors:
+        return {}
+    return {name: socket.socket(fileno=fd) for name, fd in zip(names, descriptors, strict=True)}
+
+
+def _close(listeners: dict[str, socket.socket]) -> None:
+    while listeners:
+        listeners.popitem()[1].close()
 
 
 def _open_process(state: MachineState) -> int | None:

@@ -27,6 +27,8 @@ def main() -> int:
     parser.add_argument("--installation", required=True)
     parser.add_argument("--node-uid", type=int, required=True)
     parser.add_argument("--node-gid", type=int, required=True)
+    parser.add_argument("--proxy-uid", type=int, required=True)
+    parser.add_argument("--resolver-uid", type=int, required=True)
     parser.add_argument("--fd", type=int, required=True, help="this end of the SOCK_SEQPACKET socketpair")
     options = parser.parse_args()
     if os.geteuid() != 0:
@@ -52,6 +54,8 @@ def main() -> int:
         installation=options.installation,
         node_uid=options.node_uid,
         node_gid=options.node_gid,
+        proxy_uid=options.proxy_uid,
+        resolver_uid=options.resolver_uid,
         machine=platform.machine(),
     )
     channel = socket.socket(fileno=options.fd)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import os
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from bellglass.errors import InternalError, from_dict
 
 MAX_MESSAGE_BYTES = 65536
+MAX_DESCRIPTORS = 8
 
 
 class HelperClient:
@@ -36,8 +38,8 @@ class HelperClient:
         return cls(socket.socket(fileno=fd), on_lost)
 
     async def call(self, op: str, **fields: Any) -> dict[str, Any]:
-        """The operation's result (operations.py lists them). Raises its BellglassError, InternalError when the helper
-        is gone. Cancelling stops the waiting, not the operation."""
+        """The operation's result (operations.py lists them); `descriptors` in it are the caller's to close. Raises its
+        BellglassError, InternalError when the helper is gone. Cancelling stops the waiting, not the operation."""
         if self._gone is not None:
             raise InternalError(self._gone)
         request_id = next(self._ids)
@@ -48,6 +50,10 @@ class HelperClient:
             async with self._sending:
                 await self._send(message)
             return await future
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled() and future.exception() is None:
+                _close(future.result())
+            raise
         except OSError as error:
             self._lost(f"the helper is gone: {error}")
             raise InternalError(f"the helper is gone: {error}") from error
@@ -77,7 +83,9 @@ class HelperClient:
     def _read(self) -> None:
         while True:
             try:
-                message = self._channel.recv(MAX_MESSAGE_BYTES)
+                message, descriptors, _, _ = socket.recv_fds(
+                    self._channel, MAX_MESSAGE_BYTES, MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
+                )
             except BlockingIOError:
                 return
             except OSError as error:
@@ -88,9 +96,12 @@ class HelperClient:
                 self._lost(self._gone or "the helper has ended: see its log")
                 return
             answer = json.loads(message)
+            if descriptors:
+                answer["result"]["descriptors"] = descriptors
             future = self._waiting.get(answer["id"])
             if future is None or future.done():
-                continue  # its caller has stopped waiting
+                _close(answer.get("result", {}))  # its caller has stopped waiting
+                continue
             if "error" in answer:
                 future.set_exception(from_dict(answer))
             else:
@@ -106,3 +117,8 @@ class HelperClient:
         for future in self._waiting.values():
             if not future.done():
                 future.set_exception(InternalError(why))
+
+
+def _close(result: dict[str, Any]) -> None:
+    for descriptor in result.get("descriptors", ()):
+        os.close(descriptor)

@@ -35,6 +35,8 @@ class Context:
     installation: str
     node_uid: int
     node_gid: int
+    proxy_uid: int
+    resolver_uid: int
     machine: str
     """As platform.machine() tells it: chooses the agent's binary and the seccomp profile."""
 

@@ -12,14 +12,22 @@ import signal
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from bellglass.node.helper import kernel
 from bellglass.node.helper.uids import RANGE_SIZE
 
 
-def user_namespace(first: int) -> int:
-    """A descriptor that keeps a user namespace alive which maps 0.. to first..; nothing runs in it, and no other can be
-    made below it. Costs some ms.
+class Namespaces(NamedTuple):
+    """Descriptors that keep them alive."""
+
+    user: int
+    net: int
+
+
+def namespaces(first: int) -> Namespaces:
+    """A user namespace which maps 0.. to first.., and a network namespace that it owns; nothing runs in them, and no
+    other user namespace can be made below. Costs some ms.
 
     The kernel counts inotify instances, message queues, locked memory and the like of a namespace against its owner's
     limits as well. Owned by root, all sandboxes and the host's root would share one count, so `first` owns it.
@@ -32,7 +40,7 @@ def user_namespace(first: int) -> int:
         os.setresgid(first, first, first)
         os.setresuid(first, first, first)
         kernel.die_with_parent(parent)  # a change of the uid has cleared it
-        kernel.unshare(kernel.CLONE_NEWUSER)
+        kernel.unshare(kernel.CLONE_NEWUSER | kernel.CLONE_NEWNET)
         # Here, where a process is in it anyway: nobody makes further ones below it, whatever the filter lets pass.
         Path("/proc/sys/user/max_user_namespaces").write_text("0")
         os.kill(os.getpid(), signal.SIGSTOP)
@@ -40,11 +48,12 @@ def user_namespace(first: int) -> int:
     pid = fork(hold)
     _, status = os.waitpid(pid, os.WUNTRACED)
     if not os.WIFSTOPPED(status):
-        raise OSError("unshare(CLONE_NEWUSER) failed: see user.max_user_namespaces")
+        raise OSError("unshare(CLONE_NEWUSER) failed: see user.max_user_namespaces and user.max_net_namespaces")
     try:
         for name in ("uid_map", "gid_map"):
             Path(f"/proc/{pid}/{name}").write_text(f"0 {first} {RANGE_SIZE}")
-        return os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+        user = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+        return Namespaces(user, os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC))
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)

@@ -12,14 +12,17 @@ from pathlib import Path
 
 CLONE_NEWNS = 0x00020000
 CLONE_NEWUSER = 0x10000000
+CLONE_NEWNET = 0x40000000
 
 MS_RDONLY = 1
 MS_NOSUID = 2
 MS_NODEV = 4
 MS_NOEXEC = 8
 MS_NOATIME = 1024
+MS_BIND = 4096
 MS_REC = 16384
 MS_SLAVE = 1 << 19
+MS_SHARED = 1 << 20
 
 MOUNT_ATTR_RDONLY = 1
 MOUNT_ATTR_NOSUID = 2
@@ -146,3 +149,8 @@ def is_writable(target: str) -> bool:
         if fields[4] == target:
             return "rw" in fields[5].split(",") and "rw" in fields[-1].split(",")
     raise FileNotFoundError(f"{target}: nothing is mounted there")
+
+
+def is_mount(target: str) -> bool:
+    """Whether something is mounted at exactly this path, by /proc/self/mountinfo."""
+    return any(line.split()[4] == target for line in Path("/proc/self/mountinfo").read_text().splitlines())

@@ -18,7 +18,7 @@ CAPABILITIES = (
     *("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_SETUID", "CAP_SETGID", "CAP_KILL"),
     *("CAP_NET_BIND_SERVICE", "CAP_SETFCAP", "CAP_SYS_CHROOT", "CAP_AUDIT_WRITE"),
 )
-NAMESPACES = ("pid", "ipc", "uts", "mount", "network", "cgroup")
+NAMESPACES = ("pid", "ipc", "uts", "mount", "cgroup")
 MASKED_PATHS = (
     *("/proc/acpi", "/proc/asound", "/proc/config.gz", "/proc/driver", "/proc/dynamic_debug", "/proc/iomem"),
     *("/proc/ioports", "/proc/kallsyms", "/proc/kcore", "/proc/key-users", "/proc/keys", "/proc/kmsg"),
@@ -52,6 +52,8 @@ class Machine:
     first_uid: int
     user_namespace: str
     """The one that the runtime joins: which maps `first_uid`, and which `first_uid` owns (idmap.py tells why)."""
+    network_namespace: str
+    """That user namespace's, with its link to the gateway where the machine has a network."""
     cgroups_path: str
     cpus: float
     cpu_list: str
@@ -96,6 +98,7 @@ def oci_config(machine: Machine, seccomp: Mapping[str, Any]) -> dict[str, Any]:
         "linux": {
             "namespaces": [
                 {"type": "user", "path": machine.user_namespace},
+                {"type": "network", "path": machine.network_namespace},
                 *({"type": kind} for kind in NAMESPACES),
             ],
             "uidMappings": mapping,

@@ -3,7 +3,9 @@
 | operation | fields | result |
 |---|---|---|
 | lease_uids | sandbox_id | range: index of the uid range; makes the sandbox's folders too |
-| start_machine | those of StartMachine | pid, start_ticks, direct_io, lxcfs, profile_ms |
+| start_machine | those of StartMachine | pid, start_ticks, direct_io, lxcfs, profile_ms, descriptors: its listeners |
+| open_listeners | sandbox_id, names | descriptors: those of gateway.LISTENERS, anew: whoever had them is gone |
+| raise_wall | exceptions, dns | nothing; what the uids of proxy and resolver may send. Idempotent, replaces |
 | reclaim_machine | sandbox_id | nothing; kills what is left, removes all. Idempotent |
 | renew_lxcfs | none | renewed: how many running machines now read from the lxcfs that was started last |
 | list_machines | after: an id, or "" | ids: of the next sandboxes that have a folder |
@@ -25,6 +27,7 @@ from bellglass.errors import InvalidRequest
 from bellglass.node.helper import uids
 from bellglass.node.helper.context import Context, locked, make_folders
 from bellglass.node.helper.found import describe_machine, list_machines
+from bellglass.node.helper.net import gateway, wall
 from bellglass.node.helper.probe import probe
 from bellglass.node.helper.reclaim import TIMEOUT_S, reclaim_machine
 from bellglass.node.helper.renew import renew_lxcfs
@@ -89,6 +92,22 @@ def _start(context: Context, request: Mapping[str, Any]) -> Mapping[str, Any]:
     return start_machine(context, StartMachine(**{**request, "cpu_ids": tuple(request["cpu_ids"])}))
 
 
+def _open_listeners(context: Context, request: Mapping[str, Any]) -> Mapping[str, Any]:
+    # Not under the sandbox's lock, which a start holds as long as it takes: what is there is there.
+    with gateway.entered(context.data, request["sandbox_id"]):
+        made = gateway.open_listeners(request["names"])
+    return {"descriptors": [listener.detach() for listener in made]}
+
+
+def _raise_wall(context: Context, request: Mapping[str, Any]) -> Mapping[str, Any]:
+    wall.raise_wall(context, exceptions=request["exceptions"], dns=request["dns"])
+    return {}
+
+
+def _listeners(value: Any) -> bool:
+    return isinstance(value, list) and 0 < len(value) <= 4 and all(name in gateway.LISTENERS for name in value)
+
+
 def _reclaim(context: Context, request: Mapping[str, Any]) -> Mapping[str, Any]:
     reclaim_machine(context, request["sandbox_id"])
     return {}
@@ -135,11 +154,14 @@ OPERATIONS: Mapping[str, Operation] = {
             "inodes": _whole(disk.MIN_INODES, disk.MAX_INODES),
             "pids": _whole(4, 2**22),
             "has_inputs": _boolean,
+            "has_network": _boolean,
             "background": _boolean,
             "reuse_disk": _boolean,
         },
         180,
     ),
+    "open_listeners": Operation(_open_listeners, _SANDBOX | {"names": _listeners}, 30),
+    "raise_wall": Operation(_raise_wall, {"exceptions": wall.is_networks, "dns": wall.is_networks}, 30),
     "reclaim_machine": Operation(_reclaim, _SANDBOX, 60),
     "renew_lxcfs": Operation(_renew, {}, 60),
     "keep_disk": Operation(_keep_disk, _SANDBOX, 60),

@@ -16,6 +16,7 @@ from bellglass import faultpoints
 from bellglass.errors import InternalError
 from bellglass.node.helper import cgroup, loop, uids
 from bellglass.node.helper.context import DISK, MACHINE, Context, locked
+from bellglass.node.helper.net import gateway
 from bellglass.node.helper.wait import until
 
 TIMEOUT_S = 15.0
@@ -38,6 +39,8 @@ def reclaim_locked(context: Context, sandbox_id: str, *, keep_disk: bool = False
     if not until(lambda: not cgroup.is_populated(place.group(name)), deadline):
         raise InternalError(f"processes of {sandbox_id} are still alive {timeout_s:g} s after SIGKILL")
     faultpoints.reach("helper.reclaim.killed")
+    gateway.remove(context.data, sandbox_id, deadline)
+    faultpoints.reach("helper.reclaim.gateway_removed")
     cgroup.remove(place, name, deadline)
     faultpoints.reach("helper.reclaim.cgroups_removed")
     _remove_tree(context.data.runc_root / sandbox_id)

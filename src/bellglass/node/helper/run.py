@@ -18,16 +18,21 @@ ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:
 _TAIL_BYTES = 2000
 
 
-def run(*argv: str, timeout_s: float, capture: bool = True, env: dict[str, str] | None = None) -> str:
+def run(*argv: str, timeout_s: float, capture: bool = True, env: dict[str, str] | None = None, stdin: str = "") -> str:
     """What it wrote. With `capture=False` its output goes to /dev/null: for programs that leave children behind, which
     would hold a pipe or file of ours. Raises InternalError with the end of its output when it fails, is missing or
     takes too long; then its whole process group is killed."""
     with contextlib.ExitStack() as stack:
         output = stack.enter_context(tempfile.TemporaryFile()) if capture else None
+        given = None
+        if stdin:
+            given = stack.enter_context(tempfile.TemporaryFile())
+            given.write(stdin.encode())
+            given.seek(0)
         try:
             process = subprocess.Popen(
                 argv,
-                stdin=subprocess.DEVNULL,
+                stdin=given or subprocess.DEVNULL,
                 stdout=output or subprocess.DEVNULL,
                 stderr=subprocess.STDOUT,
                 env=ENVIRONMENT | (env or {}),

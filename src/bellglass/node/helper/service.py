@@ -239,8 +239,18 @@ def _answer(
     result: Mapping[str, Any] | None = None,
     error: BellglassError | None = None,
 ) -> None:
-    body = {"id": request_id, "result": result} if error is None else {"id": request_id} | error.to_dict()
-    channel.send(json.dumps(body).encode())
+    given = dict(result or {})
+    descriptors = given.pop("descriptors", ())
+    body = {"id": request_id, "result": given} if error is None else {"id": request_id} | error.to_dict()
+    message = json.dumps(body).encode()
+    if descriptors:
+        try:
+            socket.send_fds(channel, [message], descriptors)
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+    else:
+        channel.send(message)
 
 
 def log(event: str, **fields: Any) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,10 +20,12 @@ from bellglass import faultpoints
 from bellglass.errors import BellglassError, NoCapacity, NotFound, SandboxFailed
 from bellglass.node.helper import cgroup, idmap, kernel, loop, oci, priority, run, uids
 from bellglass.node.helper.context import DISK, MACHINE, STAGING, Context, locked, seccomp_profile, start_ticks
+from bellglass.node.helper.net import gateway
 from bellglass.node.helper.reclaim import reclaim_locked
 from bellglass.node.image import disk
 
 TIMEOUT_S = 30.0
+RESOLV_CONF = f"# only names that the sandbox's network policy allows exist\nnameserver {gateway.GATEWAY_ADDRESS}\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +41,7 @@ class StartMachine:
     inodes: int
     pids: int
     has_inputs: bool
+    has_network: bool
     background: bool = False
     reuse_disk: bool = False
     """On the disk that an earlier machine of this sandbox left; a failure leaves it too."""
@@ -57,7 +61,10 @@ class MachineStart:
     place: cgroup.Layout
     index: int
     device: loop.LoopDevice | None = None
-    userns: int = -1
+    namespaces: idmap.Namespaces | None = None
+    gateway: int = -1
+    """A descriptor of its network namespace."""
+    listeners: list[socket.socket] = field(default_factory=list)
     pid: int = 0
     usual_nice: int = 0
     profile_ms: dict[str, float] = field(default_factory=dict)
@@ -78,14 +85,21 @@ class MachineStart:
         spec, image = self.spec, self.folder / DISK
         size = f"{spec.disk_bytes} bytes, {spec.inodes} inodes"
         group = self.context.group_name(spec.sandbox_id)
+        gateways = [Step("gateway", "unshare the network for the gateway, pin it", self.make_gateway)]
+        if not spec.has_network:
+            gateways.clear()
         return [
             Step("template", f"check that {self.template_dir} is {spec.template_digest}", self.check_template),
+            *gateways,
             Step("namespace", f"unshare mounts; tmpfs on {STAGING}", self.enter_namespace),
             Step("disk", f"find {image}", self.find_disk)
             if spec.reuse_disk
             else Step("disk", f"sparse ext4 {image}: {size}", self.make_disk),
             Step("loop", f"attach {image} with direct I/O, mount it", self.mount_disk),
             Step("idmap", f"map template and disk to uids from {self.first_uid}", self.map_layers),
+            Step("network", "join sandbox and gateway, open the listeners", self.join_network)
+            if spec.has_network
+            else Step("network", "loopback alone", self.loopback_alone),
             Step("overlay", f"mount the overlay as uid {self.first_uid}", self.mount_root),
             Step("binds", "clone agent, files, inputs and lxcfs, read-only", self.bind_folders),
             Step("cgroup", f"make {group} in {len(self.place.hierarchies)} hierarchies", self.make_groups),
@@ -104,6 +118,18 @@ class MachineStart:
             raise NotFound(f"{self.template_dir} holds another digest than {named}", hint="make template")
         if status.st_uid != 0 or status.st_mode & 0o022:
             raise SandboxFailed(f"{meta} must be root's, and writable by root alone")
+
+    def make_gateway(self) -> None:
+        self.gateway = gateway.make(self.context.data, self.spec.sandbox_id)
+
+    def join_network(self) -> None:
+        assert self.namespaces is not None
+        self.listeners = gateway.connect(self.gateway, self.namespaces.net, self.first_uid)
+        os.close(self.gateway)
+
+    def loopback_alone(self) -> None:
+        assert self.namespaces is not None
+        gateway.loopback_alone(self.namespaces.net)
 
     def enter_namespace(self) -> None:
         kernel.unshare(kernel.CLONE_NEWNS)
@@ -137,10 +163,11 @@ class MachineStart:
             (target / folder).mkdir(mode=0o755, exist_ok=self.spec.reuse_disk)
 
     def map_layers(self) -> None:
-        self.userns = idmap.user_namespace(self.first_uid)
+        self.namespaces = idmap.namespaces(self.first_uid)
+        userns = self.namespaces.user
         rootfs = str(self.template_dir / "rootfs")
-        idmap.mount_idmapped(rootfs, str(STAGING / "lower"), self.userns, read_only=True)
-        idmap.mount_idmapped(str(STAGING / "disk"), str(STAGING / "upper"), self.userns, read_only=False)
+        idmap.mount_idmapped(rootfs, str(STAGING / "lower"), userns, read_only=True)
+        idmap.mount_idmapped(str(STAGING / "disk"), str(STAGING / "upper"), userns, read_only=False)
 
     def mount_root(self) -> None:
         upper = STAGING / "upper"
@@ -152,7 +179,7 @@ class MachineStart:
         data, spec = self.context.data, self.spec
         files = self.folder / "files"
         files.mkdir(mode=0o755)
-        for name, text in sandbox_files(spec.sandbox_id, len(spec.cpu_ids)).items():
+        for name, text in sandbox_files(spec.sandbox_id, len(spec.cpu_ids), has_network=spec.has_network).items():
             (files / name).write_text(text)
             (files / name).chmod(0o644)
         # The parents of these are root's alone, so their paths hold still.
@@ -181,13 +208,15 @@ class MachineStart:
         cgroup.make(self.place, name, self.context.node_uid, self.context.node_gid, limits)
 
     def write_bundle(self) -> None:
-        spec = self.spec
+        spec, namespaces = self.spec, self.namespaces
+        assert namespaces is not None
         name = "/" + self.context.group_name(spec.sandbox_id)
         machine = oci.Machine(
             hostname=spec.sandbox_id,
             staging=STAGING,
             first_uid=self.first_uid,
-            user_namespace=f"/proc/{os.getpid()}/fd/{self.userns}",
+            user_namespace=f"/proc/{os.getpid()}/fd/{namespaces.user}",
+            network_namespace=f"/proc/{os.getpid()}/fd/{namespaces.net}",
             cgroups_path=f"{name}/{cgroup.INIT_SCOPE}" if self.place.is_v2 else name,
             cpus=spec.cpus,
             cpu_list=oci.cpu_list(spec.cpu_ids),
@@ -217,7 +246,8 @@ class MachineStart:
             raise SandboxFailed(_log_tail(log) or error.message, hint=error.hint) from error
         self.pid = int(pid_file.read_text())
         self.restore_priority()
-        os.close(self.userns)
+        for fd in self.namespaces or ():
+            os.close(fd)
 
     def restore_priority(self) -> None:
         """What this child gave up, its machine has inherited."""
@@ -254,10 +284,13 @@ def start_machine(context: Context, spec: StartMachine) -> dict[str, object]:
                 "direct_io": start.device.direct_io,
                 "lxcfs": context.has_lxcfs,
                 "profile_ms": start.profile_ms,
+                "descriptors": [listener.detach() for listener in start.listeners],
             }
         except BaseException:
             # Out of the namespace first: as long as this process is in it, the disk is mounted.
             kernel.setns(host_namespace, kernel.CLONE_NEWNS)
+            for listener in start.listeners:
+                listener.close()
             if start.device is not None:
                 with suppress(OSError):
                     os.close(start.device.fd)
@@ -265,12 +298,12 @@ def start_machine(context: Context, spec: StartMachine) -> dict[str, object]:
             raise
 
 
-def sandbox_files(hostname: str, cpu_count: int) -> dict[str, str]:
+def sandbox_files(hostname: str, cpu_count: int, *, has_network: bool) -> dict[str, str]:
     """What the sandbox reads of itself: in /etc, and as /sys/devices/system/cpu/online."""
     return {
         "hostname": f"{hostname}\n",
         "hosts": f"127.0.0.1 localhost {hostname}\n::1 localhost ip6-localhost ip6-loopback\n",
-        "resolv.conf": "# this sandbox has no network\n",
+        "resolv.conf": RESOLV_CONF if has_network else "# this sandbox has no network\n",
         "cpu_online": "0\n" if cpu_count == 1 else f"0-{cpu_count - 1}\n",
     }
 
