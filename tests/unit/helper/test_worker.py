@@ -83,7 +83,9 @@ def close_it(_: bytes) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("act", "again"), [(close_it, True), (leave_a_descriptor, False), (lambda _: False, False)], ids=str
+    ("act", "again"),
+    [(close_it, True), (leave_a_descriptor, False), (lambda _: False, False)],
+    ids=["closed", "a-descriptor-left", "failed"],
 )
 def test_what_leaves_something_behind_was_its_last(fork: Fork, act: Callable[[bytes], bool], again: bool) -> None:
     one = fork(act)
