@@ -21,7 +21,7 @@ from benchmarks.measure import Bound, Row, quiet_collector, stopwatch, timed
 
 SMALL: dict[str, Any] = {"cpus": 0.25, "memory": "256MiB", "disk": "256MiB", "pids": 64, "lifetime": "1h"}
 OURS = "bellglass, sync SDK"
-DAEMONS = ("supervisor", "server", "node", "helper", "resolver", "lxcfs")
+DAEMONS = ("supervisor", "server", "node", "helper", "proxy", "resolver", "lxcfs")
 MIB = 1 << 20
 RECLAIM_S = 120.0
 

@@ -28,7 +28,7 @@ from benchmarks.soak.pool import Pool
 from benchmarks.soak.samples import MIB, Sample, Trend, fit, folder_bytes, sample, settled
 from benchmarks.soak.work import SIZE, Work
 
-DAEMONS = ("supervisor", "server", "node", "helper", "resolver", "lxcfs")
+DAEMONS = ("supervisor", "server", "node", "helper", "proxy", "resolver", "lxcfs")
 SAMPLE_S = 5.0
 KILLED_SHARE = 0.25
 JUDGED_SHARE = 1 / 3

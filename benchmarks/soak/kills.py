@@ -14,7 +14,7 @@ from bellglass.supervise.control import read_record
 from bellglass.supervise.processes import ProcessId
 from bellglass.testing.stack import Stack
 
-VICTIMS = (("server",), ("node",), ("helper",), ("resolver",), ("server", "node", "helper"))
+VICTIMS = (("server",), ("node",), ("helper",), ("proxy",), ("resolver",), ("server", "node", "helper"))
 BACK_WITHIN_S = 60.0
 
 

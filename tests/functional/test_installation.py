@@ -158,6 +158,25 @@ def test_a_killed_daemon_comes_back_and_sandboxes_go_on(own_stack, name):
     box.close()
 
 
+def test_proxy_and_resolver_that_die_together_come_back_together(own_stack):
+    before = own_stack.pids()
+    own_stack.kill("proxy", "resolver")
+    wait_until(
+        lambda: (
+            not {before[name] for name in ("proxy", "resolver")} & {*own_stack.pids().values()}
+            and {"proxy", "resolver"} <= set(own_stack.pids())
+        ),
+        15,
+        "they are not back",
+    )
+    after = own_stack.pids()
+    assert {name: pid for name, pid in after.items() if before[name] == pid}.keys() == before.keys() - {
+        "proxy",
+        "resolver",
+    }
+    assert own_stack.status()["up"]
+
+
 def answers(box):
     from bellglass import BellglassError
 

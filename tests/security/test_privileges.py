@@ -179,3 +179,41 @@ def test_the_users_code_is_in_no_argument_list(new_box: Callable[..., Any]) -> N
     for process in kernel.processes():
         if "pytest" not in process.command:
             assert canary not in process.command
+
+
+@pytest.mark.parametrize("name", ["proxy", "resolver"])
+def test_proxy_and_resolver_have_given_everything_up(stack: Any, name: str) -> None:
+    pids = stack.pids()
+    pid = pids[name]
+    for set_name in ("CapEff", "CapPrm", "CapInh", "CapAmb", "CapBnd"):
+        assert field(pid, set_name) == ["0000000000000000"], set_name
+    assert (field(pid, "NoNewPrivs"), field(pid, "Seccomp"), field(pid, "Threads")) == (["1"], ["2"], ["1"])
+    uids = {other: field(pids[other], "Uid")[0] for other in ("server", "node", "proxy", "resolver")}
+    assert len(set(uids.values())) == 4 and "0" not in uids.values()
+    assert set(field(pid, "Uid")) == {uids[name]} and field(pid, "Groups") == []
+    assert os.readlink(f"/proc/{pid}/root") == str(stack.data.egress_dir)
+    limits = {line[:26].strip(): line[26:].split()[0] for line in Path(f"/proc/{pid}/limits").read_text().splitlines()}
+    assert (limits["Max processes"], limits["Max core file size"]) == ("0", "0")
+    assert int(limits["Max address space"]) <= 4 << 30
+    assert Path(f"/proc/{pid}/environ").stat().st_uid == 0, "not dumpable: nobody of its uid looks into it"
+
+
+@pytest.mark.parametrize("name", ["proxy", "resolver"])
+def test_proxy_and_resolver_hold_no_folder_and_no_file_but_their_log(stack: Any, name: str) -> None:
+    pid = stack.pids()[name]
+    held = {os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")}
+    files = {target for target in held if target.startswith("/") and target != "/dev/null"}
+    assert files == {str(stack.data.logs_dir / f"{name}.log")}
+
+
+def test_what_both_see_as_root_holds_two_files_and_is_nobodys_to_write(stack: Any) -> None:
+    found = {str(path.relative_to(stack.data.egress_dir)): path for path in stack.data.egress_dir.rglob("*")}
+    assert set(found) == {
+        *("etc", "etc/hosts", "etc/resolv.conf", "proxy", "proxy/proxy.sock", "resolver", "resolver/resolver.sock"),
+        *("names", "names/names.sock"),
+    }
+    for name, path in found.items():
+        assert path.stat().st_uid == 0
+        if not path.is_socket():
+            assert stat.S_IMODE(path.stat().st_mode) & 0o022 == 0, name
+    assert found["etc/hosts"].read_text() == Path("/etc/hosts").read_text()

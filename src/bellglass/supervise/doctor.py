@@ -15,33 +15,19 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from bellglass import settings as settings_module
 from bellglass.datadir import DataDir, cache_dir
 from bellglass.errors import BellglassError
-from bellglass.supervise import control, up
+from bellglass.supervise import control, network_checks, up
+from bellglass.supervise.check import Check, as_root
 from bellglass.units import format_size
 
 LOW_DISK_BYTES = 5 * 2**30
 WANTED_PID_MAX = 4194304
 CLONE_NEWUSER = 0x10000000
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    name: str
-    outcome: str
-    """`ok`, `warn` (works, but worse) or `missing`."""
-    found: str
-    fix: str | None = None
-    """The command that brings what is missing."""
-    seconds: float = 0.0
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def run(data: DataDir) -> Iterator[Check]:
@@ -53,6 +39,8 @@ def run(data: DataDir) -> Iterator[Check]:
         _agent,
         lambda: _program("runc", ["--version"], "apt-get install runc"),
         lambda: _lxcfs(data),
+        network_checks.nftables,
+        lambda: network_checks.egress(data, settings),
         lambda: _program("mkfs.ext4", ["-V"], "apt-get install e2fsprogs"),
         lambda: _program("mmdebstrap", ["--version"], "apt-get install mmdebstrap"),
         _cgroups,
@@ -86,12 +74,7 @@ def _root() -> Check:
     if os.geteuid() == 0:
         return Check("root", "ok", "running as root")
     found = f"running as uid {os.geteuid()}: the container tier needs a root helper"
-    return Check("root", "missing", found, _as_root())
-
-
-def _as_root() -> str:
-    """In full: sudo's PATH has no venv."""
-    return f"sudo {shutil.which('bellglass') or 'bellglass'} doctor"
+    return Check("root", "missing", found, as_root())
 
 
 def _agent() -> Check:
@@ -136,7 +119,7 @@ def _cgroups() -> Check:
     if not unified:
         return Check("cgroups", "missing", "no cgroup2 mount", "mount -t cgroup2 none /sys/fs/cgroup/unified")
     if os.geteuid() != 0:
-        return Check("cgroups", "warn", f"cgroup2 at {unified[0]}; making a group needs root", _as_root())
+        return Check("cgroups", "warn", f"cgroup2 at {unified[0]}; making a group needs root", as_root())
     group = Path(unified[0]) / f"bellglass-doctor-{os.getpid()}"
     group.mkdir()
     try:
@@ -163,7 +146,7 @@ def _user_namespaces() -> Check:
 def _loop_devices() -> Check:
     if os.geteuid() != 0:
         present = Path("/dev/loop-control").exists()
-        return Check("loop devices", "warn" if present else "missing", "trying one needs root", _as_root())
+        return Check("loop devices", "warn" if present else "missing", "trying one needs root", as_root())
     losetup = shutil.which("losetup", path="/usr/sbin:/sbin:/usr/bin:/bin")
     if losetup is None:
         return Check("loop devices", "missing", "no losetup", "apt-get install mount util-linux")
@@ -233,10 +216,10 @@ def _tier(data: DataDir) -> Check:
         try:
             tiers = control.ask_node(data, "node.info")["tiers"]
         except BellglassError as error:
-            return Check("container tier", "warn", str(error), _as_root())
+            return Check("container tier", "warn", str(error), as_root())
         return _tier_check(tiers)
     if os.geteuid() != 0:
-        return Check("container tier", "warn", "starting one needs root", _as_root())
+        return Check("container tier", "warn", "starting one needs root", as_root())
     with tempfile.TemporaryDirectory(prefix="bellglass-doctor-", dir="/var/tmp") as folder:
         scratch = DataDir(Path(folder) / "data")
         try:

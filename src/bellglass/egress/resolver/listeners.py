@@ -17,10 +17,12 @@ from bellglass.egress.resolver.wire import MAX_QUERY_BYTES
 from bellglass.egress.resolver.zone import Zone
 
 PER_SECOND, BURST = 1000.0, 2000.0
-"""Queries of one sandbox."""
+"""Queries of one sandbox, and whatever else makes work: connections, pieces of queries."""
 QUERIES_A_TURN = 8
 MAX_CONNECTIONS = 16
 IDLE_S = 10.0
+SEND_BYTES = 16384
+"""The kernel's buffer for one that doesn't read its answers."""
 _LINGER_RESET = struct.pack("ii", 1, 0)
 
 
@@ -79,6 +81,7 @@ class Listeners:
 
     async def _serve_tcp(self) -> None:
         while True:
+            await self._pace()
             try:
                 sock, _ = self._tcp.accept()
             except BlockingIOError:
@@ -88,6 +91,7 @@ class Listeners:
                 await self._loop.sleep(0.1)  # no descriptor or memory left: others may give some back
                 continue
             sock.setblocking(False)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)
             if len(self._connections) >= MAX_CONNECTIONS:
                 self._zone.counts["dns_limited"] += 1
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_RESET)
@@ -127,6 +131,7 @@ class Listeners:
                 piece = sock.recv(count - len(read))
             except BlockingIOError:
                 await self._loop.readable(sock, deadline)
+                await self._pace()  # bytes that come one by one are work too
                 continue
             if not piece:
                 raise EOFError
