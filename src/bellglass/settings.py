@@ -152,6 +152,17 @@ SETTINGS: tuple[Setting, ...] = (
         "egress.presets_npm", _urls, (), "preset npm: the registry, then other hosts' URLs; default: of the node's npm"
     ),
     Setting("egress.presets_apt", _urls, (), "preset apt: mirrors; default: of the node's apt"),
+    Setting("previews.listen", _string, "127.0.0.1", "address that published ports are served on; empty: none are"),
+    Setting("previews.port", _count, 7380, "port that published ports are served on; 0 takes a free one"),
+    Setting("previews.domain", _string, "localhost", "published ports are <sandbox>-<port> below this domain"),
+    Setting("previews.tls_cert", _string, "", "PEM file of a certificate for *.<domain>, with its chain"),
+    Setting("previews.tls_key", _string, "", "PEM file of the certificate's key"),
+    Setting(
+        "previews.scheme", _string, "", "http or https in URLs; https without a certificate: a proxy in front ends TLS"
+    ),
+    Setting("previews.public_port", _count, 0, "port in URLs, where a proxy stands in front; 0: the listener's own"),
+    Setting("previews.trusted_proxies", _cidrs, (), "proxies in front whose X-Forwarded-For is believed"),
+    Setting("previews.max_connections", _count, 1000, "visitors' connections at once"),
     Setting("supervisor.log_limit", parse_size, 64 * 2**20, "size of a daemon's own log; as much of it before is kept"),
 )
 BY_NAME = {setting.name: setting for setting in SETTINGS}

@@ -160,7 +160,9 @@ def test_keys_are_asked_for_by_every_route_but_the_public_ones(stack: Stack) -> 
     with httpx2.Client(base_url=stack.api_url, trust_env=False) as client:
         for path, methods in document["paths"].items():
             for method, operation in methods.items():
-                url = path.format(sandbox_id="x", execution_id="x", key_id="x", template="x", quarantined_id="x")
+                url = path.format(
+                    sandbox_id="x", execution_id="x", key_id="x", template="x", quarantined_id="x", port=80
+                )
                 status = client.request(method.upper(), url).status_code
                 if "security" in operation:
                     assert status == 401, (method, path)
@@ -186,7 +188,9 @@ def test_examples_of_the_document_work(clean_target: Target) -> None:
             if content is None or operation["operationId"] in UNTRIED:
                 continue
             assert "example" in content, f"{method} {path} has no example"
-            url = path.format(sandbox_id=target.sandbox_id, execution_id=target.execution_id, template="base")
+            url = path.format(
+                sandbox_id=target.sandbox_id, execution_id=target.execution_id, template="base", port=8000
+            )
             key = target.admin_key if operation["operationId"] in ADMIN_ACTIONS else target.key
             answer = target.client.request(
                 method.upper(), url, json=content["example"], headers={"authorization": f"Bearer {key}"}

@@ -25,6 +25,10 @@ from bellglass.model.nodes import TierReport as TierReport
 from bellglass.model.pools import Pool as Pool
 from bellglass.model.pools import PoolStatus as PoolStatus
 from bellglass.model.pools import PutPool as PutPool
+from bellglass.model.ports import CreatePortToken as CreatePortToken
+from bellglass.model.ports import PortToken as PortToken
+from bellglass.model.ports import PublishedPort as PublishedPort
+from bellglass.model.ports import PutPort as PutPort
 from bellglass.model.projects import ApiKey as ApiKey
 from bellglass.model.projects import Limit as Limit
 from bellglass.model.projects import Project as Project

@@ -19,10 +19,7 @@ from bellglass.datadir import DataDir
 from bellglass.errors import BellglassError
 from bellglass.server import logs
 from bellglass.server.db.migrate import MigrationFailed
-
-BACKLOG = 1024
-KEEPALIVE_IDLE_S = 60
-UNSENT_BYTES = 512 * 1024
+from bellglass.server.http.sockets import bind
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -44,31 +41,14 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         settings = settings_table.load(data.settings_file, overrides=overrides)
         listener = bind(settings["server.listen"], settings["server.port"], stall_s=settings["server.stall_timeout"])
-        _run(data, settings, listener)
+        previews = None
+        if settings["previews.listen"]:
+            previews = _bind_previews(settings)
+        _run(data, settings, listener, previews)
     except (BellglassError, MigrationFailed, OSError) as error:
         print(f"bellglass.server: {error}", file=sys.stderr)
         return 1
     return 0
-
-
-def bind(host: str, port: int, *, stall_s: float) -> socket.socket:
-    """A listening socket. Connections inherit its options: the kernel ends one whose client has vanished, or takes
-    nothing of what was sent to it for `stall_s`. Raises OSError with address and reason."""
-    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    listener = socket.socket(family, kind, protocol)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(stall_s * 1000))
-        # Else the kernel takes 4 MiB for each client that reads nothing.
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S)
-        listener.bind(address)
-        listener.listen(BACKLOG)
-    except OSError as error:
-        listener.close()
-        raise OSError(error.errno, f"{host} port {port}: {error.strerror}") from error
-    return listener
 
 
 def api_url(listener: socket.socket) -> str:
@@ -77,7 +57,19 @@ def api_url(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def _run(data: DataDir, settings: settings_table.Settings, listener: socket.socket) -> None:
+def _bind_previews(settings: settings_table.Settings) -> socket.socket:
+    host, port = settings["previews.listen"], settings["previews.port"]
+    try:
+        return bind(host, port, stall_s=settings["server.stall_timeout"])
+    except OSError as error:
+        raise OSError(
+            error.errno, f"{error.strerror}; it is for published ports: previews.port sets another"
+        ) from error
+
+
+def _run(
+    data: DataDir, settings: settings_table.Settings, listener: socket.socket, previews: socket.socket | None
+) -> None:
     import uvloop
 
     from bellglass.server.serving import serve
@@ -86,7 +78,7 @@ def _run(data: DataDir, settings: settings_table.Settings, listener: socket.sock
         print(json.dumps({"ready": True, "api_url": api_url(listener)}), flush=True)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(data, settings, listener, ready))
+        runner.run(serve(data, settings, listener, ready, previews))
 
 
 if __name__ == "__main__":

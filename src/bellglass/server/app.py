@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -28,6 +29,7 @@ from bellglass.server.files.routes import routes as file_routes
 from bellglass.server.files.service import Files
 from bellglass.server.http import errors
 from bellglass.server.http.context import Context, Gateway
+from bellglass.server.http.sockets import bind
 from bellglass.server.keys.routes import routes as key_routes
 from bellglass.server.keys.service import Keys
 from bellglass.server.limits.routes import routes as limit_routes
@@ -36,6 +38,9 @@ from bellglass.server.network.routes import routes as network_routes
 from bellglass.server.network.service import Networks
 from bellglass.server.pools.routes import routes as pool_routes
 from bellglass.server.pools.service import Pools
+from bellglass.server.ports.routes import routes as port_routes
+from bellglass.server.ports.service import Ports
+from bellglass.server.previews.listener import Previews
 from bellglass.server.quarantine.routes import routes as quarantine_routes
 from bellglass.server.quarantine.service import Quarantine
 from bellglass.server.sandboxes.create import Creator
@@ -50,17 +55,19 @@ from bellglass.settings import Settings
 
 FEATURES = (
     sandbox_routes, execution_routes, file_routes, folder_routes, template_routes, pool_routes, key_routes,
-    limit_routes, system_routes, quarantine_routes, network_routes,
+    limit_routes, system_routes, quarantine_routes, network_routes, port_routes,
 )  # fmt: skip
 
 FILL_EVERY_S = 10.0
 
 
 class Application:
-    """The ASGI application with what lives behind it. `start` and `stop` run on the loop that serves."""
+    """The ASGI application with what lives behind it. `start` and `stop` run on the loop that serves. `previews` is the
+    bound socket of published ports; without it none can be published."""
 
-    def __init__(self, data: DataDir, settings: Settings) -> None:
+    def __init__(self, data: DataDir, settings: Settings, previews: socket.socket | None = None) -> None:
         self._data = data
+        self._previews = previews
         self._settings = settings
         self._stack = AsyncExitStack()
         self.services: Services | None = None
@@ -134,6 +141,11 @@ class Application:
         stack.push_async_callback(creator.close)
         stack.push_async_callback(cluster.close)
         cluster.start()
+        ports = Ports(reader, writer)
+        if self._previews is not None:
+            served = Previews(ports, cluster, self._settings, self._previews, self._bind)
+            await served.start()
+            stack.push_async_callback(served.close)
         return Services(
             settings=self._settings,
             reader=reader,
@@ -151,7 +163,11 @@ class Application:
             quarantine=quarantine,
             pools=pools,
             networks=networks,
+            ports=ports,
         )
+
+    def _bind(self, address: str, port: int) -> socket.socket:
+        return bind(address, port, stall_s=self._settings["server.stall_timeout"])
 
     def _finished(self, context: Context, status: int) -> None:
         if self.services is not None:

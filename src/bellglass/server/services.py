@@ -19,6 +19,7 @@ from bellglass.server.keys.service import Keys
 from bellglass.server.limits.service import Limits
 from bellglass.server.network.service import Networks
 from bellglass.server.pools.service import Pools
+from bellglass.server.ports.service import Ports
 from bellglass.server.quarantine.service import Quarantine
 from bellglass.server.sandboxes.create import Creator
 from bellglass.server.sandboxes.delete import Deleter
@@ -44,6 +45,7 @@ class Services:
     quarantine: Quarantine
     pools: Pools
     networks: Networks
+    ports: Ports
 
 
 def services_of(request: Request) -> Services:

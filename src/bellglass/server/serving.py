@@ -206,9 +206,15 @@ def config_for(application: Application, settings: Settings) -> uvicorn.Config:
     )
 
 
-async def serve(data: DataDir, settings: Settings, listener: socket.socket, ready: Callable[[], None]) -> None:
+async def serve(
+    data: DataDir,
+    settings: Settings,
+    listener: socket.socket,
+    ready: Callable[[], None],
+    previews: socket.socket | None,
+) -> None:
     """Until SIGTERM or SIGINT."""
-    application = Application(data, settings)
+    application = Application(data, settings, previews)
     await application.start()
     try:
         await Server(config_for(application, settings), application, ready).serve(sockets=[listener])

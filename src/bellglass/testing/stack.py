@@ -65,7 +65,7 @@ class Stack:
         data_dir.chmod(0o711)
         stack = cls(data_dir, driver)
         stack.environment = {"BELLGLASS_PROFILE": str(data_dir / "profile.json")}
-        values = {"node.driver": driver, "server.port": 0, **(settings or {})}
+        values = {"node.driver": driver, "server.port": 0, "previews.port": 0, **(settings or {})}
         (data_dir / "bellglass.toml").write_text(_toml(values))
         (data_dir / "bellglass.toml").chmod(0o644)
         if faults:

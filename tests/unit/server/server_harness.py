@@ -20,8 +20,9 @@ from server_peer import Peer
 
 from bellglass import settings
 from bellglass.datadir import DataDir
-from bellglass.server.__main__ import api_url, bind
+from bellglass.server.__main__ import api_url
 from bellglass.server.app import Application
+from bellglass.server.http.sockets import bind
 from bellglass.server.serving import Server, config_for
 
 ADMIN = "bgadmin_" + "a" * 32
@@ -41,10 +42,14 @@ def make_data_dir(root: Path) -> DataDir:
 
 class Harness:
     def __init__(self, root: Path, overrides: dict[str, Any] | None = None) -> None:
-        self.data = make_data_dir(root)
-        self.settings = settings.load(None, environ={}, overrides={"server.port": 0, **(overrides or {})})
+        self.data = DataDir(root) if DataDir(root).installation_file.exists() else make_data_dir(root)
+        self.overrides = overrides
+        self.settings = settings.load(
+            None, environ={}, overrides={"server.port": 0, "previews.port": 0, **(overrides or {})}
+        )
         self.peer = Peer(self.data.node_socket, SECRET, INSTALLATION)
         self.url = ""
+        self.previews_port = 0
         self.loop: asyncio.AbstractEventLoop
         self.application: Application
         self.server: Server
@@ -63,7 +68,9 @@ class Harness:
                 await self.peer.start()
             listener = bind("127.0.0.1", 0, stall_s=self.settings["server.stall_timeout"])
             self.url = api_url(listener)
-            self.application = Application(self.data, self.settings)
+            previews = bind("127.0.0.1", self.settings["previews.port"], stall_s=60)
+            self.previews_port = previews.getsockname()[1]
+            self.application = Application(self.data, self.settings, previews)
             await self.application.start()
             self.server = Server(config_for(self.application, self.settings), self.application, ready.set)
             try:
@@ -97,6 +104,20 @@ class Harness:
         for client in self._clients:
             client.close()
         self._clients.clear()
+
+    def again(self) -> Harness:
+        """After `stop`: a server of the same folder, whose node has the same sandboxes."""
+        made = Harness(self.data.root, self.overrides)
+        made.peer.sandboxes = self.peer.sandboxes
+        return made.start()
+
+    def end_dials(self, sandbox_id: str) -> None:
+        """What the node does with connections of a sandbox that ended."""
+
+        async def end() -> None:
+            self.peer.end_dials(sandbox_id)
+
+        self.run(end())
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(20)

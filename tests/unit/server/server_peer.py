@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from bellglass.errors import BellglassError, Conflict, FileMissing, NotFound, SandboxGone
+from bellglass.errors import BellglassError, Conflict, FileMissing, NotFound, PortUnreachable, SandboxGone
 from bellglass.link import LinkServer, LinkStream
 from bellglass.model import format_time, now, parse_time
 
@@ -34,6 +34,13 @@ TIERS = [
 PIP = {"rules": [{"host": "pip.example", "ports": [443], "protocol": "tcp", "origin": "preset:pip"}]}
 
 
+async def _pour(stream: LinkStream, writer: asyncio.StreamWriter) -> None:
+    async for chunk in stream:
+        writer.write(chunk)
+        await writer.drain()
+    writer.write_eof()
+
+
 class Peer:
     """`fail[op]` is raised by the next calls of an operation; `gates[op]` holds them up until it is set."""
 
@@ -55,6 +62,7 @@ class Peer:
         self.has_network = True
         self.presets: dict[str, dict[str, Any]] = {"pip": PIP, "npm": {"problem": "npm is not there", "hint": "set it"}}
         self.released: list[tuple[str, bool]] = []
+        self.dials: dict[asyncio.Task[Any], str] = {}
         self._news = asyncio.Event()
         self._identity = {"secret": secret, "installation": installation}
         self._server: LinkServer | None = None
@@ -265,6 +273,37 @@ class Peer:
     async def on_execution_signal(self, params: dict[str, Any], stream: LinkStream) -> None:
         self._execution(params)
         await stream.send_head({"result": {}})
+
+    # --- ports: of this host ----------------------------------------------------------------------------
+
+    async def on_port_dial(self, params: dict[str, Any], stream: LinkStream) -> None:
+        self._sandbox(params)
+        try:
+            reader, writer = await asyncio.open_connection("127.0.0.1", params["port"])
+        except ConnectionRefusedError:
+            raise PortUnreachable("refused", details={"port": params["port"], "reason": "refused"}) from None
+        await stream.send_head({"result": {}})
+        task = asyncio.current_task()
+        assert task is not None
+        self.dials[task] = params["sandbox_id"]
+        upwards = asyncio.create_task(_pour(stream, writer))
+        try:
+            while data := await reader.read(65536):
+                await stream.send(data)
+            await stream.end()
+            await upwards
+        except ConnectionResetError:
+            raise PortUnreachable("reset", details={"port": params["port"], "reason": "reset"}) from None
+        finally:
+            del self.dials[task]
+            upwards.cancel()
+            writer.transport.abort()
+            await asyncio.gather(upwards, writer.wait_closed(), return_exceptions=True)
+
+    def end_dials(self, sandbox_id: str) -> None:
+        for task, dialed in self.dials.items():
+            if dialed == sandbox_id:
+                task.cancel()
 
     # --- files: a dictionary ----------------------------------------------------------------------------
 

@@ -43,7 +43,7 @@ def operations(harness: Harness) -> list[tuple[str, str, dict[str, Any], dict[st
 
 
 def ask(client: httpx2.Client, method: str, path: str, sandbox_id: str, request: dict[str, Any]) -> httpx2.Response:
-    return client.request(method, path.format(sandbox_id=sandbox_id, execution_id="0" * 26), **request)
+    return client.request(method, path.format(sandbox_id=sandbox_id, execution_id="0" * 26, port=8000), **request)
 
 
 def shape(answer: httpx2.Response) -> str:
@@ -71,7 +71,7 @@ def test_the_matrix(harness: Harness, operations: Any) -> None:
                 operation["operationId"],
                 malformed,
             )
-    order = {"file.remove": 1, "sandbox.delete": 2}
+    order = {"file.remove": 1, "port.unpublish": 1, "sandbox.delete": 2}
     for method, path, request, operation in sorted(operations, key=lambda each: order.get(each[3]["operationId"], 0)):
         if operation["operationId"] in ("file.move", "exec.output", "exec.get", "exec.stdin", "exec.signal"):
             continue  # need more than the example; below

@@ -11,6 +11,7 @@ from sqlalchemy import (
     Column,
     Float,
     ForeignKey,
+    ForeignKeyConstraint,
     Index,
     Integer,
     MetaData,
@@ -167,6 +168,36 @@ pools = Table(
     Column("tier", String(32), nullable=False),
     Column("created_at", TIME, nullable=False),
     Column("updated_at", TIME, nullable=False),
+)
+
+published_ports = Table(
+    "published_ports",
+    metadata,
+    Column("sandbox_id", String(32), ForeignKey("sandboxes.id", ondelete="CASCADE"), primary_key=True),
+    Column("port", Integer, primary_key=True, autoincrement=False),
+    Column("project_id", String(32), nullable=False),
+    Column("visibility", String(16), nullable=False),
+    Column("host_header", String(256)),
+    Column("frame_ancestors", JSON(none_as_null=True)),
+    Column("address", String(15)),
+    Column("key", String(64), nullable=False),
+    Column("created_at", TIME, nullable=False),
+    Column("updated_at", TIME, nullable=False),
+    Column("expires_at", TIME),
+    UniqueConstraint("address"),
+)
+
+spent_port_tokens = Table(
+    "spent_port_tokens",
+    metadata,
+    Column("sandbox_id", String(32), primary_key=True),
+    Column("port", Integer, primary_key=True, autoincrement=False),
+    Column("token_id", String(32), primary_key=True),
+    Column("expires_at_unix", Float, nullable=False),
+    ForeignKeyConstraint(
+        ["sandbox_id", "port"], ["published_ports.sandbox_id", "published_ports.port"], ondelete="CASCADE"
+    ),
+    Index(None, "expires_at_unix"),
 )
 
 node_cursors = Table(

@@ -1,0 +1,81 @@
+"""What a visitor shows to be let in, and taking it out of the request: the program sees neither token nor cookie."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from urllib.parse import unquote_plus
+
+from bellglass.server.previews.head import Headers, Request, without
+from bellglass.server.previews.origins import TOKEN_PARAMETER
+
+TOKEN_HEADER = b"x-bellglass-token"
+COOKIES = {"https": "__Host-bellglass", "http": "bellglass"}
+"""A browser takes the first name only with Secure, for the whole path and without a Domain: no sibling can set it."""
+_NAMES = frozenset(name.encode() for name in COOKIES.values())
+
+
+class Shown(NamedTuple):
+    """`request` is without all of it."""
+
+    request: Request
+    in_query: list[str]
+    in_header: list[str]
+    in_cookies: list[str]
+
+
+def take(request: Request) -> Shown:
+    target, in_query = _from_query(request.target)
+    headers, in_cookies = _from_cookies(request.headers)
+    in_header = [value for name, value in headers if name.lower() == TOKEN_HEADER]
+    headers = without(headers, (TOKEN_HEADER,))
+    return Shown(
+        request._replace(target=target, headers=headers),
+        in_query,
+        [value.decode("latin-1") for value in in_header],
+        in_cookies,
+    )
+
+
+def cookie(scheme: str, value: str, left_s: int) -> bytes:
+    """A Set-Cookie value. With https it also works in a frame of another site, kept apart for each such site."""
+    text = f"{COOKIES[scheme]}={value}; Path=/; Max-Age={left_s}; HttpOnly; "
+    return (text + ("Secure; SameSite=None; Partitioned" if scheme == "https" else "SameSite=Lax")).encode()
+
+
+def _from_query(target: bytes) -> tuple[bytes, list[str]]:
+    path, mark, query = target.partition(b"?")
+    if not mark:
+        return target, []
+    kept, found = [], []
+    for pair in query.split(b"&"):
+        name, _, value = pair.partition(b"=")
+        if unquote_plus(name.decode("latin-1")) == TOKEN_PARAMETER:
+            found.append(unquote_plus(value.decode("latin-1")))
+        else:
+            kept.append(pair)
+    if not found:
+        return target, []
+    return (path + b"?" + b"&".join(kept) if kept else path), found
+
+
+def _from_cookies(headers: Headers) -> tuple[Headers, list[str]]:
+    left: Headers = []
+    found: list[str] = []
+    for name, value in headers:
+        if name.lower() != b"cookie":
+            left.append((name, value))
+            continue
+        kept = []
+        mine = 0
+        for pair in value.split(b";"):
+            key, _, text = pair.partition(b"=")
+            if key.strip() in _NAMES:
+                mine += 1
+                found.append(text.strip().strip(b'"').decode("latin-1"))
+            else:
+                kept.append(pair)
+        if not mine:
+            left.append((name, value))
+        elif rest := b";".join(kept).strip():
+            left.append((name, rest))
+    return left, found

@@ -1,0 +1,163 @@
+"""The sockets of published ports: one for all names, and one for each loopback address of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+import ssl
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from bellglass.errors import InvalidRequest
+from bellglass.server.cluster.base import ClusterEngine
+from bellglass.server.http.connections import Connections, limit_for
+from bellglass.server.ports.service import Ports
+from bellglass.server.previews import pages
+from bellglass.server.previews.origins import Origins
+from bellglass.server.previews.visit import House, Visit
+from bellglass.server.previews.wire import Wire
+
+TLS_HANDSHAKE_S = 10.0
+SWEEP_S = 10.0
+log = structlog.get_logger("bellglass.previews")
+
+
+def tls_context(settings: Mapping[str, Any]) -> ssl.SSLContext | None:
+    """From the settings' certificate, None without one. Raises InvalidRequest."""
+    cert, key = settings["previews.tls_cert"], settings["previews.tls_key"]
+    if not cert and not key:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    try:
+        context.load_cert_chain(Path(cert), Path(key) if key else None)
+    except (OSError, ssl.SSLError) as error:
+        raise InvalidRequest(
+            f"previews.tls_cert {cert!r}, previews.tls_key {key!r}: {error}",
+            hint="PEM files that the server's user can read",
+            details={"field": "previews.tls_cert"},
+        ) from error
+    return context
+
+
+class _Seat:
+    """A connection as Connections counts it."""
+
+    def __init__(self, visit: Visit) -> None:
+        self.visit = visit
+
+    def close_idle(self) -> None:
+        self.visit.wire.abort()
+
+
+class Previews:
+    """`listener` is bound already. `bind_address` makes a listening socket for an own address."""
+
+    def __init__(
+        self,
+        ports: Ports,
+        cluster: ClusterEngine,
+        settings: Mapping[str, Any],
+        listener: socket.socket,
+        bind_address: Callable[[str, int], socket.socket],
+    ) -> None:
+        self._ports = ports
+        self._listener = listener
+        self._bind_address = bind_address
+        self._tls = tls_context(settings)
+        networks = [ipaddress.ip_network(text) for text in settings["previews.trusted_proxies"]]
+        self._house = House(ports, cluster, networks, {})
+        self._counted = Connections(limit_for(settings["previews.max_connections"]))
+        self._servers: dict[str, asyncio.Server] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._wires: set[Wire] = set()
+        self._changing = asyncio.Lock()
+        self._main: asyncio.Server | None = None
+        ports.origins = Origins.of(settings, listener.getsockname()[1])
+        ports.on_taken = self._taken
+        ports.serve_addresses = self._serve_addresses
+
+    async def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        handshake_s = TLS_HANDSHAKE_S if self._tls is not None else None
+        self._main = await loop.create_server(
+            self._wire, sock=self._listener, ssl=self._tls, ssl_handshake_timeout=handshake_s
+        )
+        self._spawn(self._keep_addresses(), "previews:addresses")
+
+    async def close(self) -> None:
+        """What is under way is cut."""
+        servers = [server for server in (self._main, *self._servers.values()) if server is not None]
+        for server in servers:
+            server.close()
+        for wire in list(self._wires):
+            wire.abort()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # --- inside -----------------------------------------------------------------------------------------
+
+    def _wire(self) -> Wire:
+        return Wire(self._connected)
+
+    def _connected(self, wire: Wire) -> None:
+        self._spawn(self._visits(wire), "previews:visit")
+
+    async def _visits(self, wire: Wire) -> None:
+        visit = Visit(wire, self._house)
+        seat = _Seat(visit)
+        self._wires.add(wire)
+        try:
+            if not self._counted.admit(seat):
+                await wire.send(pages.of_error(self._counted.error(), None, close=True))
+                return
+            while await visit.one(lambda: self._counted.busy(seat)):
+                self._counted.idle(seat, known=visit.admitted)
+        except ConnectionResetError:
+            return
+        except Exception:  # the border of a connection: logged, cut, and the others go on
+            log.exception("a visit failed")
+            wire.abort()
+        finally:
+            self._counted.gone(seat)
+            await wire.close()
+            self._wires.discard(wire)
+
+    def _taken(self, sandbox_id: str, port: int) -> None:
+        for visit in list(self._house.open.get((sandbox_id, port), ())):
+            visit.check()
+
+    async def _keep_addresses(self) -> None:
+        """Now and then, for sandboxes that ended and publications whose time is over."""
+        while True:
+            for address, reason in (await self._serve_addresses()).items():
+                log.warning("an own address can't be served", address=address, reason=reason)
+            await asyncio.sleep(SWEEP_S)
+
+    async def _serve_addresses(self) -> dict[str, str]:
+        """A listener for each own address that is to be served, and none for others. Answers why some are not."""
+        assert self._ports.origins is not None
+        failed = {}
+        async with self._changing:
+            wanted = self._ports.addresses()
+            for address in set(self._servers) - wanted:
+                self._servers.pop(address).close()
+            for address in wanted - set(self._servers):
+                try:
+                    listener = self._bind_address(address, self._ports.origins.listen_port)
+                except OSError as error:
+                    failed[address] = str(error)
+                    continue
+                self._servers[address] = await asyncio.get_running_loop().create_server(self._wire, sock=listener)
+        return failed
+
+    def _spawn(self, work: Any, name: str) -> None:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

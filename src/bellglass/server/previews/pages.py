@@ -1,0 +1,61 @@
+"""What the listener answers by itself: a page for people, JSON in the one shape for programs."""
+
+from __future__ import annotations
+
+import html
+import json
+
+from bellglass.errors import BellglassError
+from bellglass.server.previews.head import Headers, Request, find, write_response
+
+_REASONS = {
+    302: b"Found", 400: b"Bad Request", 401: b"Unauthorized", 404: b"Not Found", 409: b"Conflict", 410: b"Gone",
+    429: b"Too Many Requests", 502: b"Bad Gateway", 503: b"Service Unavailable",
+}  # fmt: skip
+_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>
+<style>body{{font:16px/1.5 system-ui,sans-serif;max-width:38em;margin:15vh auto;padding:0 1em}}</style>
+<h1>{title}</h1><p>{message}</p><p>{hint}</p></html>
+"""
+_SAFE: Headers = [
+    (b"Cache-Control", b"no-store"),
+    (b"Referrer-Policy", b"no-referrer"),
+    (b"X-Content-Type-Options", b"nosniff"),
+]
+
+
+def of_error(error: BellglassError, request: Request | None, *, close: bool) -> bytes:
+    """The whole answer to a request, or to what was none."""
+    accept = (find(request.headers, b"accept") or b"") if request is not None else b""
+    if b"text/html" in accept.lower():
+        title = _REASONS.get(error.status, b"Error").decode()
+        text = _PAGE.format(
+            title=f"{error.status} {title}", message=html.escape(error.message), hint=html.escape(error.hint or "")
+        )
+        body, kind = text.encode(), b"text/html; charset=utf-8"
+    else:
+        body, kind = json.dumps(error.to_dict(), separators=(",", ":")).encode(), b"application/json"
+    more: Headers = [
+        (b"Content-Type", kind),
+        (b"Content-Security-Policy", b"default-src 'none'; style-src 'unsafe-inline'"),
+    ]
+    if error.status == 401:
+        more.append((b"WWW-Authenticate", b'Bearer realm="published port"'))
+    if error.retryable:
+        more.append((b"Retry-After", b"1"))
+    without_body = request is not None and request.method == b"HEAD"
+    return _answer(error.status, more, b"" if without_body else body, len(body), close=close)
+
+
+def moved(location: str, set_cookie: bytes | None, *, close: bool) -> bytes:
+    """302 to an URL, perhaps with a cookie."""
+    more: Headers = [(b"Location", location.encode("latin-1"))]
+    if set_cookie is not None:
+        more.append((b"Set-Cookie", set_cookie))
+    return _answer(302, more, b"", 0, close=close)
+
+
+def _answer(status: int, more: Headers, body: bytes, length: int, *, close: bool) -> bytes:
+    headers = [*more, *_SAFE, (b"Content-Length", str(length).encode())]
+    if close:
+        headers.append((b"Connection", b"close"))
+    return write_response(status, _REASONS.get(status, b"Error"), headers) + body

@@ -1,0 +1,125 @@
+"""Bytes that come in pieces, taken as heads, lines and bodies: from a visitor's connection or from a program's."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from bellglass.link import LinkStream
+from bellglass.server.previews.head import MAX_HEAD_BYTES, BadHead, Headers, parse_trailer
+
+PIECE_BYTES = 256 * 1024
+MAX_LINE_BYTES = 4096
+
+
+class Cut(Exception):
+    """The bytes ended in the middle of something."""
+
+
+class Source:
+    """`more` gives the next piece, b"" at the end. What was read too far is kept."""
+
+    def __init__(self) -> None:
+        self.held = bytearray()
+
+    async def more(self) -> bytes:
+        raise NotImplementedError
+
+    async def head(self) -> bytes | None:
+        """A head with its empty line; None at the end before its first byte. Raises BadHead (too long), Cut."""
+        return await self._until(b"\r\n\r\n", MAX_HEAD_BYTES)
+
+    async def line(self) -> bytes:
+        """Without its CRLF. Raises BadHead, Cut."""
+        found = await self._until(b"\r\n", MAX_LINE_BYTES)
+        if found is None:
+            raise Cut
+        return found[:-2]
+
+    async def some(self, most: int = PIECE_BYTES) -> bytes:
+        """What is there, at most so much; b"" at the end."""
+        if self.held:
+            taken = bytes(self.held[:most])
+            del self.held[:most]
+            return taken
+        piece = await self.more()
+        if len(piece) > most:
+            self.held += piece[most:]
+            return piece[:most]
+        return piece
+
+    async def _until(self, mark: bytes, limit: int) -> bytes | None:
+        looked = 0
+        while (at := self.held.find(mark, max(looked - len(mark), 0))) < 0:
+            looked = len(self.held)
+            if looked > limit:
+                raise BadHead(f"more than {limit} bytes of headers")
+            piece = await self.more()
+            if not piece:
+                if self.held:
+                    raise Cut
+                return None
+            self.held += piece
+        end = at + len(mark)
+        if end > limit:
+            raise BadHead(f"more than {limit} bytes of headers")
+        found = bytes(self.held[:end])
+        del self.held[:end]
+        return found
+
+
+class LinkSource(Source):
+    """The program's side. Raises what the link raises."""
+
+    def __init__(self, stream: LinkStream) -> None:
+        super().__init__()
+        self._pieces = aiter(stream)
+
+    async def more(self) -> bytes:
+        return await anext(self._pieces, b"")
+
+
+async def body(source: Source, *, length: int | None, is_chunked: bool) -> AsyncIterator[bytes | Headers]:
+    """Pieces of a body; of a chunked one without its framing, and its trailers as the last item. Without a length and
+    not chunked it goes to the end. Raises Cut, BadHead."""
+    if is_chunked:
+        async for item in _chunks(source):
+            yield item
+        return
+    left = length
+    while left is None or left > 0:
+        piece = await source.some(PIECE_BYTES if left is None else min(left, PIECE_BYTES))
+        if not piece:
+            if left is None:
+                return
+            raise Cut
+        yield piece
+        left = None if left is None else left - len(piece)
+
+
+async def _chunks(source: Source) -> AsyncIterator[bytes | Headers]:
+    while True:
+        line = await source.line()
+        size, _, extension = line.partition(b";")
+        size = size.rstrip(b" \t")
+        digits = size.strip(b"0123456789abcdefABCDEF")
+        if not size or digits or len(size) > 15 or b"\n" in extension or b"\r" in extension:
+            raise BadHead("a chunk without a size")
+        left = int(size, 16)
+        if left == 0:
+            break
+        while left:
+            piece = await source.some(min(left, PIECE_BYTES))
+            if not piece:
+                raise Cut
+            yield piece
+            left -= len(piece)
+        if await source.line():
+            raise BadHead("a chunk that is longer than its size")
+    trailers: Headers = []
+    taken = 0
+    while line := await source.line():
+        taken += len(line)
+        if taken > MAX_HEAD_BYTES:
+            raise BadHead("too many trailers")
+        trailers.append(parse_trailer(line))
+    yield trailers

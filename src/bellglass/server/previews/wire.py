@@ -1,0 +1,144 @@
+"""A visitor's connection: a transport with what was read from it, which stops reading while nobody takes that."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import cast
+
+from bellglass.server.previews.source import Source
+
+READ_AHEAD_BYTES = 128 * 1024
+UNSENT_BYTES = 128 * 1024
+LINGER_S = 2.0
+
+
+class Wire(asyncio.Protocol, Source):
+    """`serve(wire)` is called once it is connected. `gone` is set when nothing can be sent any more."""
+
+    def __init__(self, serve: Callable[[Wire], None]) -> None:
+        Source.__init__(self)
+        self.gone = asyncio.Event()
+        self.peer = ""
+        self._serve = serve
+        self._transport: asyncio.Transport | None = None
+        self._ended = False
+        self._paused = False
+        self._lingering = False
+        self._readable = asyncio.Event()
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._on_end: Callable[[], None] | None = None
+
+    # --- asyncio.Protocol -------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=UNSENT_BYTES)
+        address = transport.get_extra_info("peername")
+        self.peer = address[0] if isinstance(address, tuple) else ""
+        self._serve(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self._lingering:
+            return
+        self.held += data
+        if len(self.held) > READ_AHEAD_BYTES and not self._paused:
+            self._paused = True
+            assert self._transport is not None
+            self._transport.pause_reading()
+        self._readable.set()
+
+    def eof_received(self) -> bool:
+        self._ended = True
+        self._readable.set()
+        if self._on_end is not None:
+            self._on_end()
+        return not self.is_tls  # TLS has no half of a connection
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._ended = True
+        self.gone.set()
+        self._readable.set()
+        self._writable.set()
+        if self._on_end is not None:
+            self._on_end()
+
+    # --- reading ----------------------------------------------------------------------------------------
+
+    async def more(self) -> bytes:
+        # Everything is in `held` already; what was there before is not what is asked for.
+        had = len(self.held)
+        self._go_on()
+        while len(self.held) == had and not self._ended:
+            self._readable.clear()
+            await self._readable.wait()
+        piece = bytes(self.held[had:])
+        del self.held[had:]
+        return piece
+
+    async def some(self, most: int = 256 * 1024) -> bytes:
+        taken = await super().some(most)
+        self._go_on()
+        return taken
+
+    def watch_end(self, callback: Callable[[], None] | None) -> None:
+        """Call it when the visitor has gone, or goes; None: no more."""
+        self._on_end = callback
+        if callback is not None and self._ended:
+            callback()
+
+    def _go_on(self) -> None:
+        if self._paused and len(self.held) <= READ_AHEAD_BYTES and self._transport is not None:
+            self._paused = False
+            self._transport.resume_reading()
+
+    # --- writing ----------------------------------------------------------------------------------------
+
+    @property
+    def is_tls(self) -> bool:
+        return self._transport is not None and self._transport.get_extra_info("sslcontext") is not None
+
+    async def send(self, data: bytes) -> None:
+        """Waits while much is unsent. Raises ConnectionResetError when the visitor has gone."""
+        if self._transport is None:
+            raise ConnectionResetError("the visitor has gone")
+        self._transport.write(data)
+        if not self._writable.is_set():
+            await self._writable.wait()
+        if self._transport is None:
+            raise ConnectionResetError("the visitor has gone")
+
+    def end(self) -> None:
+        """No more bytes from this side."""
+        if self._transport is not None and self._transport.can_write_eof():
+            self._transport.write_eof()
+
+    async def close(self) -> None:
+        """What was sent arrives: a close with bytes unread would be a reset."""
+        if self._transport is None:
+            return
+        self._lingering = True
+        self.held.clear()
+        self._go_on()
+        if self._ended or not self._transport.can_write_eof():
+            self._transport.close()
+        else:
+            self._transport.write_eof()
+        try:
+            async with asyncio.timeout(LINGER_S):
+                await self.gone.wait()
+        except TimeoutError:
+            self.abort()
+
+    def abort(self) -> None:
+        """At once, in the middle of whatever it is."""
+        if self._transport is not None:
+            self._transport.abort()
