@@ -12,6 +12,7 @@ import httpx2
 from server_harness import Harness, make
 
 WAIT_S = 15.0
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 Serve = Callable[[socket.socket, bytes], None]
 
 
@@ -100,6 +101,10 @@ class Site:
     def get(self, target: str = "/", *headers: str, method: str = "GET", host: str | None = None) -> Answer:
         with self.visitor() as visitor:
             return visitor.ask(target, *headers, method=method, host=host)
+
+
+def public(harness: Harness, api: httpx2.Client, port: int, **options: Any) -> Site:
+    return Site(harness, api, port, visibility="public", **options)
 
 
 class Answer:
