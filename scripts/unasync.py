@@ -21,6 +21,7 @@ HAND_WRITTEN = ("_compat.py",)
 NAMES = {
     "AsyncBackground": "Background",
     "AsyncBox": "Box",
+    "AsyncBoxNetwork": "BoxNetwork",
     "AsyncConnectionPool": "ConnectionPool",
     "AsyncExecution": "Execution",
     "AsyncFeeder": "Feeder",

@@ -65,6 +65,7 @@ _NAMES: dict[str, tuple[str, str]] = {
     "PoolInfo": ("bellglass.model", "Pool"),
     "Network": ("bellglass.sdk._network", "Network"),
     "Rule": ("bellglass.sdk._network", "Rule"),
+    "NetworkInfo": ("bellglass.model", "SandboxNetwork"),
     "SandboxInfo": ("bellglass.model", "Sandbox"),
     "ExecutionInfo": ("bellglass.model", "Execution"),
     "FileInfo": ("bellglass.model", "FileInfo"),
@@ -78,6 +79,7 @@ if TYPE_CHECKING:
     from bellglass.model import FileInfo as FileInfo
     from bellglass.model import Pool as PoolInfo  # noqa: F401
     from bellglass.model import Sandbox as SandboxInfo  # noqa: F401
+    from bellglass.model import SandboxNetwork as NetworkInfo  # noqa: F401
     from bellglass.sdk._async.executions import AsyncExecution as AsyncExecution
     from bellglass.sdk._async.pools import AsyncWarmPools as AsyncWarmPools
     from bellglass.sdk._face import AsyncSandbox as AsyncSandbox

@@ -51,6 +51,8 @@ def _typed(hint: Any, value: Any) -> Any:
         for option in arguments:
             if isinstance(option, type) and issubclass(option, Record) and isinstance(value, Mapping):
                 return option.from_json(value)
+            if isinstance(value, list) and typing.get_origin(option) is list:
+                return _typed(option, value)
         return value
     if origin is list and arguments:
         return [_typed(arguments[0], item) for item in value]

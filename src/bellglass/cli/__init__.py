@@ -38,6 +38,7 @@ NOUNS: dict[str, Noun] = {
     "exec": Noun("bellglass.cli.exec:command", "Run a command in a sandbox."),
     "cp": Noun("bellglass.cli.cp:command", "Copy files and folders into and out of a sandbox."),
     "logs": Noun("bellglass.cli.logs:command", "Show an execution's output."),
+    "network": Noun("bellglass.cli.network:command", "Show or replace what a sandbox may reach."),
     "rm": Noun("bellglass.cli.rm:command", "Delete sandboxes."),
     "keys": Noun("bellglass.cli.keys:app", "API keys: create, ls, rm."),
     "limits": Noun("bellglass.cli.limits:app", "Limits of projects: show, set."),

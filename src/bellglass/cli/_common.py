@@ -13,6 +13,7 @@ import typer
 
 from bellglass.errors import InvalidRequest
 from bellglass.model import Record, parse_time
+from bellglass.sdk._network import Network
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Cpus = Annotated[float | None, typer.Option(help="CPUs, such as 2 or 0.5.")]
@@ -32,6 +33,31 @@ Owner = Annotated[str | None, typer.Option(help="The end user for whom it is.")]
 User = Annotated[str | None, typer.Option("--user", "-u", help="User inside the sandbox.")]
 Isolation = Annotated[str | None, typer.Option(help="Exact tier: process, container, gvisor, microvm.")]
 AtLeast = Annotated[str | None, typer.Option(help="Weakest tier that will do.")]
+
+Mode = Annotated[
+    str | None, typer.Option("--network", metavar="deny|open", help="Reach nothing, or all that is public.")
+]
+Allow = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow", metavar="HOST[:PORT]", help="Reach this alone: a name, *.name or CIDR; port 443. Repeat it."
+    ),
+]
+Preset = Annotated[
+    list[str] | None,
+    typer.Option("--preset", metavar="NAME", help="Reach what a tool needs: pip, npm, apt. Repeat it."),
+]
+
+
+def network(mode: str | None, allow: Sequence[str] | None, presets: Sequence[str] | None) -> str | Network | None:
+    """The network that the options name; None for none. Raises InvalidRequest for two that exclude each other."""
+    if not allow and not presets:
+        return mode
+    if mode is not None:
+        raise InvalidRequest(
+            f"--network {mode}: goes with neither --allow nor --preset", hint="these name all that is open"
+        )
+    return Network(presets=presets or (), allow=allow or ())
 
 
 def pairs(given: Iterable[str] | None, option: str, *, environment: bool = False) -> dict[str, str]:

@@ -28,6 +28,9 @@ def command(
     workdir: Annotated[str | None, typer.Option(help="Where commands start.")] = None,
     isolation: c.Isolation = None,
     at_least: c.AtLeast = None,
+    network: c.Mode = None,
+    allow: c.Allow = None,
+    preset: c.Preset = None,
     as_json: c.JsonFlag = False,
 ) -> None:
     options = c.given(
@@ -45,6 +48,7 @@ def command(
         workdir=workdir,
         isolation=isolation,
         at_least=at_least,
+        network=c.network(network, allow, preset),
     )
     if get_or_create:
         if name is None:

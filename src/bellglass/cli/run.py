@@ -31,6 +31,9 @@ def command(
     owner: c.Owner = None,
     isolation: c.Isolation = None,
     at_least: c.AtLeast = None,
+    network: c.Mode = None,
+    allow: c.Allow = None,
+    preset: c.Preset = None,
     user: c.User = None,
     cwd: Annotated[str | None, typer.Option(help="Working directory.")] = None,
     shell: Annotated[bool, typer.Option("--shell", "-c", help="The words are one line for the shell.")] = False,
@@ -50,6 +53,7 @@ def command(
         owner=owner,
         isolation=isolation,
         at_least=at_least,
+        network=c.network(network, allow, preset),
     )
     environment = c.pairs(env, "--env", environment=True)
     with Sandbox(template, **options) as box:

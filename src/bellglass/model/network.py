@@ -38,6 +38,10 @@ class NetworkPolicy(Record):
     presets: list[str] = dataclasses.field(default_factory=list)
     allow: list[NetworkRule | str] = dataclasses.field(default_factory=list)
 
+    def rules(self) -> list[NetworkRule]:
+        """Of one that a server has answered: there all are written out."""
+        return [rule for rule in self.allow if isinstance(rule, NetworkRule)]
+
 
 Network = Literal["deny", "open"] | NetworkPolicy
 

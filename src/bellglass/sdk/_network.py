@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bellglass.model import NetworkPolicy
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
@@ -42,3 +44,8 @@ class Network:
     def to_json(self) -> dict[str, Any]:
         rules = [rule.to_json() if isinstance(rule, Rule) else rule for rule in self.allow]
         return {"presets": list(self.presets), "allow": rules}
+
+
+def network_body(value: str | Network | NetworkPolicy) -> Any:
+    """Its JSON. What else it may be is left as it is: the server says what is wrong with it."""
+    return value.to_json() if isinstance(value, (Network, NetworkPolicy)) else value

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from bellglass.errors import InvalidRequest, TooLarge
-from bellglass.model import MAX_INPUTS_BYTES
-from bellglass.sdk._network import Network
+from bellglass.model import MAX_INPUTS_BYTES, NetworkPolicy
+from bellglass.sdk._network import Network, network_body
 
 Size = int | float | str
 Duration = int | float | str
@@ -39,7 +39,7 @@ class SandboxOptions(TypedDict, total=False):
     idle_timeout: Duration | None
     isolation: str | None
     at_least: str | None
-    network: str | Network
+    network: str | Network | NetworkPolicy
     api_url: str | None
     api_key: str | None
 
@@ -87,8 +87,8 @@ def create_body(template: str, options: Mapping[str, Any], *, get_or_create: boo
             continue
         if option == "inputs":
             value = _inputs(value)
-        elif option == "network" and isinstance(value, Network):
-            value = value.to_json()
+        elif option == "network":
+            value = network_body(value)
         elif option in ("labels", "env"):
             if not isinstance(value, Mapping):
                 raise invalid(option, value, "is not a mapping")

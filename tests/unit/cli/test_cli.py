@@ -283,6 +283,21 @@ def test_a_folder_that_is_missing_here_is_named(run: Callable[..., Done], tmp_pa
     run("rm", id)
 
 
+def test_network(run: Callable[..., Done], fake: Any) -> None:
+    made = run("create", "--preset", "pip", "--allow", "api.example.com:443", "--allow", "*.example.org").out.strip()
+    assert fake.bodies[-1]["network"] == {"presets": ["pip"], "allow": ["api.example.com:443", "*.example.org"]}
+    shown = run("network", made)
+    assert shown.out.splitlines()[0] == "rules" and "pip.test" in shown.out and "preset:pip" in shown.out
+    assert run("network", made, "--network", "open").out == "open\n"
+    assert fake.bodies[-1] == {"network": "open"}
+    [document] = run("network", made, "--allow", "a.example", "--json").documents()
+    assert document["generation"] == 3 and document["network"]["allow"] == ["a.example"]
+    refused = run("network", made, "--network", "deny", "--preset", "pip")
+    assert refused.code == 1 and refused.err.startswith("error: --network deny")
+    assert run("network", made, "--allow", "*.com").code == 1
+    assert run("run", "--network", "open", "--", "true").code == 0 and fake.bodies[-2]["network"] == "open"
+
+
 def test_help_of_every_noun(run: Callable[..., Done]) -> None:
     listed = run("--help")
     assert listed.code == 0

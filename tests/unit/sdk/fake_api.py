@@ -81,6 +81,7 @@ class FakeApi:
                 Route("/v1/sandboxes", self.create, methods=["POST"]),
                 Route("/v1/sandboxes", self.list, methods=["GET"]),
                 Route("/v1/sandboxes/{id}", self.one, methods=["GET", "PATCH", "DELETE"]),
+                Route("/v1/sandboxes/{id}/network", self.network, methods=["GET", "PUT"]),
                 Route("/v1/sandboxes/{id}/executions", self.execute, methods=["POST"]),
                 Route("/v1/sandboxes/{id}/executions", self.executions, methods=["GET"]),
                 Route("/v1/sandboxes/{id}/executions/{eid}", self.execution),
@@ -145,8 +146,7 @@ class FakeApi:
             return JSONResponse(self.boxes[self.keys_seen[key]], 201)
         if body["template"] != "base":
             raise errors.NotFound(f"there is no template {body['template']!r}")
-        if body.get("network", "deny") != "deny":
-            raise errors.InvalidRequest("network: only 'deny' is there", details={"field": "network"})
+        self.judge(body.get("network", "deny"))
         for box in self.boxes.values():
             if body.get("name") and box["name"] == body["name"] and box["state"] == "running":
                 if body.get("get_or_create"):
@@ -178,7 +178,8 @@ class FakeApi:
             "tier": "container",
             "runtime": "fake",
             "runtime_version": "0",
-            "network": "deny",
+            "network": body.get("network", "deny"),
+            "network_generation": 1,
             "node": "local",
             "generation": 1,
             "created_at": now(),
@@ -190,6 +191,22 @@ class FakeApi:
             self.keys_seen[key] = id
         await asyncio.sleep(self.create_takes_s)
         return JSONResponse(self.boxes[id], 201)
+
+    def judge(self, network: Any) -> None:
+        """Of the real one's judgement a single rule."""
+        if network not in ("deny", "open") and "*.com" in network["allow"]:
+            raise errors.InvalidRequest("network.allow: '*.com' is too wide", details={"field": "network.allow.0.host"})
+
+    async def network(self, request: Request) -> Response:
+        box = self.box(request)
+        if request.method == "PUT":
+            body = await request.json()
+            self.bodies.append(body)
+            self.judge(body["network"])
+            box |= {"network": body["network"], "network_generation": box["network_generation"] + 1}
+        rule = {"host": "pip.test", "cidr": None, "ports": [443], "protocol": "tcp", "origin": "preset:pip"}
+        shown = {"network": box["network"], "generation": box["network_generation"], "resolved": [rule]}
+        return JSONResponse(shown)
 
     async def list(self, request: Request) -> Response:
         query = request.query_params

@@ -12,7 +12,8 @@ NAMES = {
     "Conflict",
     "ConnectionFailed", "DiskFull", "ExecResult", "Execution", "ExecutionFailed", "ExecutionInfo", "FileExists",
     "FileInfo", "FileMissing", "FilePermission", "FileTypeMismatch", "Forbidden", "IdempotencyConflict",
-    "InternalError", "InvalidCommand", "InvalidRequest", "LimitExceeded", "MethodNotAllowed", "Network", "NoCapacity",
+    "InternalError", "InvalidCommand", "InvalidRequest", "LimitExceeded", "MethodNotAllowed", "Network", "NetworkInfo",
+    "NoCapacity",
     "NodeUnavailable", "NotAcceptable", "NotFound", "NotSupported", "OutputChunk", "OutputInvalid", "PoolInfo",
     "PortUnreachable", "RangeNotSatisfiable", "RequestError",
     "Rule", "Sandbox", "SandboxFailed", "SandboxGone", "SandboxInfo", "ServiceError", "StreamInterrupted", "TooLarge",
@@ -20,12 +21,13 @@ NAMES = {
 }  # fmt: skip
 BOX = {
     "close", "connect", "delete", "exec", "execution", "executions", "files", "get_or_create", "id", "info", "labels",
-    "list", "name", "start", "state", "update", "workdir",
+    "list", "name", "network", "start", "state", "update", "workdir",
 }  # fmt: skip
 FILES = {
     "download", "download_dir", "exists", "list", "mkdir", "move", "read_bytes", "read_stream", "read_text", "remove",
     "stat", "upload", "upload_dir", "write_bytes", "write_text",
 }  # fmt: skip
+NETWORK = {"get", "set"}
 EXECUTION = {"close_stdin", "id", "kill", "output", "sandbox_id", "signal", "status", "wait", "write_stdin"}
 RESULT = {
     "duration_s", "execution_id", "exit_code", "json", "ok", "oom_ambiguous", "oom_killed", "signal", "stderr",
@@ -54,12 +56,15 @@ def test_every_error_is_exported() -> None:
 
 def test_members_are_pinned() -> None:
     from bellglass.sdk._async.files import AsyncFiles
+    from bellglass.sdk._async.network import AsyncBoxNetwork
     from bellglass.sdk._sync.files import Files
+    from bellglass.sdk._sync.network import BoxNetwork
 
-    instance = {"files"}
+    instance = {"files", "network"}
     assert public(bellglass.Sandbox) | instance == BOX
     assert public(bellglass.AsyncSandbox) | instance == BOX - {"close"} | {"aclose"}
     assert public(Files) == public(AsyncFiles) == FILES
+    assert public(BoxNetwork) == public(AsyncBoxNetwork) == NETWORK
     on_instances = {"id", "sandbox_id"}
     assert public(bellglass.Execution) | on_instances == public(bellglass.AsyncExecution) | on_instances == EXECUTION
     fields = set(bellglass.ExecResult.__dataclass_fields__)
@@ -67,7 +72,7 @@ def test_members_are_pinned() -> None:
 
 
 def test_both_faces_take_the_same_arguments() -> None:
-    for name in BOX - {"close", "files"}:
+    for name in BOX - {"close", "files", "network"}:
         one, other = getattr(bellglass.Sandbox, name), getattr(bellglass.AsyncSandbox, name)
         if callable(one):
             assert list(inspect.signature(one).parameters) == list(inspect.signature(other).parameters), name

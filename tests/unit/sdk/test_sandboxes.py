@@ -22,6 +22,7 @@ from bellglass import (
     TooLarge,
     Unauthorized,
 )
+from bellglass.model import NetworkPolicy, NetworkRule
 
 
 def test_options_become_the_body(api: Any, fake: Any, tmp_path: Path) -> None:
@@ -88,13 +89,25 @@ def test_values_that_can_not_be_sent_are_named(api: Any, fake: Any) -> None:
 
 def test_network_is_a_value_that_the_server_judges(api: Any, fake: Any) -> None:
     api(network="deny").close()
-    wanted = Network(presets=["pip"], allow=["api.example.com:443", Rule(cidr="203.0.113.0/24", ports=[80])])
+    wanted = Network(presets=["pip"], allow=["api.example.com:443", Rule(cidr="203.0.114.0/24", ports=[80])])
+    with api(network=wanted) as box:
+        sent = {
+            "presets": ["pip"],
+            "allow": ["api.example.com:443", {"cidr": "203.0.114.0/24", "ports": [80], "protocol": "tcp"}],
+        }
+        assert fake.bodies[-1]["network"] == sent
+        found = box.network.get()
+        assert found.generation == 1 and isinstance(found.network, NetworkPolicy)
+        assert found.network.rules() == [NetworkRule(cidr="203.0.114.0/24", ports=[80])]
+        assert found.resolved and (found.resolved[0].host, found.resolved[0].origin) == ("pip.test", "preset:pip")
+        closed = box.network.set("deny")
+        assert (closed.network, closed.generation) == ("deny", 2) and box.info().network == "deny"
+        assert box.network.set(found.network).generation == 3, "what was answered can be set again"
+        assert fake.bodies[-1]["network"] == found.network.to_json()
+        with pytest.raises(InvalidRequest, match="too wide"):
+            box.network.set(Network(allow=["*.com"]))
     with pytest.raises(InvalidRequest, match="network"):
-        api(network=wanted)
-    assert fake.bodies[-1]["network"] == {
-        "presets": ["pip"],
-        "allow": ["api.example.com:443", {"cidr": "203.0.113.0/24", "ports": [80], "protocol": "tcp"}],
-    }
+        api(network=Network(allow=["*.com"]))
     for wrong in ({}, {"host": "a", "cidr": "b"}):
         with pytest.raises(TypeError):
             Rule(**wrong)

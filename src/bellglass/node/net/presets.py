@@ -66,7 +66,7 @@ class Presets:
         nothing, and the rest is in force."""
         if not isinstance(network, NetworkPolicy):
             return {"mode": network, "rules": []}
-        rules = [_document_rule(rule) for rule in network.allow if isinstance(rule, NetworkRule)]
+        rules = [_document_rule(rule) for rule in network.rules()]
         for name in network.presets:
             preset = await self.get(name)
             if preset.problem is not None:

@@ -13,6 +13,7 @@ from bellglass.model import Sandbox as SandboxInfo
 from bellglass.sdk._async.executions import AsyncExecution, run
 from bellglass.sdk._async.executions import start as start_execution
 from bellglass.sdk._async.files import AsyncFiles
+from bellglass.sdk._async.network import AsyncBoxNetwork
 from bellglass.sdk._async.transport import AsyncTransport
 from bellglass.sdk._commands import command as make_command
 from bellglass.sdk._http import sandbox_path, target
@@ -24,7 +25,7 @@ _UPDATES = {"labels", "lifetime", "idle_timeout"}
 
 
 class AsyncBox:
-    """One sandbox. `files` moves files in and out."""
+    """One sandbox. `files` moves files in and out, `network` says what it may reach."""
 
     _transport: AsyncTransport
     _info: SandboxInfo | None = None
@@ -33,6 +34,7 @@ class AsyncBox:
         self._transport = transport
         self._info = info
         self.files = AsyncFiles(transport, info.id, lambda: self.workdir)
+        self.network = AsyncBoxNetwork(transport, info.id)
 
     async def _create(
         self, transport: AsyncTransport, template: str, options: Mapping[str, Any], *, get_or_create: bool = False

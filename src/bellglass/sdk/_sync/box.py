@@ -14,6 +14,7 @@ from bellglass.model import Sandbox as SandboxInfo
 from bellglass.sdk._sync.executions import Execution, run
 from bellglass.sdk._sync.executions import start as start_execution
 from bellglass.sdk._sync.files import Files
+from bellglass.sdk._sync.network import BoxNetwork
 from bellglass.sdk._sync.transport import Transport
 from bellglass.sdk._commands import command as make_command
 from bellglass.sdk._http import sandbox_path, target
@@ -25,7 +26,7 @@ _UPDATES = {"labels", "lifetime", "idle_timeout"}
 
 
 class Box:
-    """One sandbox. `files` moves files in and out."""
+    """One sandbox. `files` moves files in and out, `network` says what it may reach."""
 
     _transport: Transport
     _info: SandboxInfo | None = None
@@ -34,6 +35,7 @@ class Box:
         self._transport = transport
         self._info = info
         self.files = Files(transport, info.id, lambda: self.workdir)
+        self.network = BoxNetwork(transport, info.id)
 
     def _create(
         self, transport: Transport, template: str, options: Mapping[str, Any], *, get_or_create: bool = False
