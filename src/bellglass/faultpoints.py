@@ -29,6 +29,8 @@ POINTS = {
     "server.delete.row_hidden": "the row has disappeared, the client has no answer",
     "server.update.node_answered": "the node has the new clocks, the row the old ones",
     "server.update.row_changed": "the row has the new clocks, the client has no answer",
+    "server.network.row_written": "the row has another network, the node the old one",
+    "server.network.node_answered": "another network is in force, the client has no answer",
     # --- server: the node's journal
     "server.journal.ingesting": "in the transaction that applies events and moves the cursor, not committed",
     "server.journal.ingested": "events are applied, the node was not told",
@@ -69,6 +71,8 @@ POINTS = {
     "node.pool.given_back": "a member's machine is given back, the journal says `draining`",
     # --- node: small ones
     "node.update.journaled": "new clocks are in the journal, the old ones run",
+    "node.network.journaled": "another network is in the journal, the old one is in force",
+    "node.network.applied": "another network is in force, the server has no answer",
     "node.journal.acknowledged": "events that the server has taken in are dropped",
     "node.recover.read": "a restarted node has read its journal",
     "node.recover.taken_over": "a restarted node has taken over one of its sandboxes",

@@ -114,6 +114,25 @@ def update(rig: Rig, point: str, victim: str) -> None:
     wait_until(alike, 10, "API and node tell different ends of the lifetime")
 
 
+def change_network(rig: Rig, point: str, victim: str) -> None:
+    """What the row says is what the node has in the end, and a repeat is in force."""
+    path = f"/v1/sandboxes/{rig.box.id}/network"
+    before = rig.call("GET", path).body["generation"]
+    rig.arm(point, victim)
+    rig.call("PUT", path, json={"network": "deny"})
+    rig.settled()
+
+    def alike() -> bool:
+        listed = ask_node(rig.stack.data, "sandbox.list")["sandboxes"]
+        [on_node] = [row["network_generation"] for row in listed if row["sandbox_id"] == rig.box.id]
+        shown = rig.call("GET", f"/v1/sandboxes/{rig.box.id}").body
+        return bool(on_node == shown["network_generation"] == before + 1 and shown["network"] == "deny")
+
+    wait_until(alike, 10, "API and node tell different networks")
+    again = rig.insist("PUT", path, json={"network": "deny"})
+    assert (again.status, again.body["generation"]) == (200, before + 2)
+
+
 def execute(rig: Rig, point: str, victim: str) -> None:
     """Whatever dies: it runs once, and the client of the SDK sees its result whole."""
     mark = f"ran-{new_name()}"
@@ -214,6 +233,7 @@ OPERATIONS = {
     "server.create": [create],
     "server.delete": [delete],
     "server.update": [update],
+    "server.network": [change_network],
     "server.journal": [create],
     "server.exec.opened": [execute],
     "server.exec.recorded": [start],
@@ -231,6 +251,7 @@ OPERATIONS = {
     "node.end.recorded": [delete],
     "node.delete": [delete],
     "node.update": [update],
+    "node.network": [change_network],
     "node.journal": [create],
     "node.recover": [recover],
     "node.exec": [execute],
