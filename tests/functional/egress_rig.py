@@ -30,7 +30,7 @@ from bellglass.egress.proxy import dns
 
 T = TypeVar("T")
 CLONE_NEWNET = 0x40000000
-PROXY_UID, RESOLVER_UID = 1879200001, 1879200002
+PROXY_UID, RESOLVER_UID = 4_000_000_001, 4_000_000_002  # no uids of sandboxes: leak checks beside would count them
 WORLD = "203.0.114."
 DNS_SERVER = WORLD + "53"
 HOST_ADDRESSES = (WORLD + "1", WORLD + "2")
