@@ -24,7 +24,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bellglass.egress.control import ControlError
 from bellglass.egress.control_client import ControlClient
 from bellglass.egress.proxy import dns
 
@@ -308,13 +307,17 @@ class Rig:
         assert json.loads(line or b"{}").get("ready"), log.read_text()
 
     def _end(self) -> None:
-        for name, process in self.processes.items():
-            process.kill()
-            process.wait()
-            assert process.stdout is not None
-            process.stdout.close()
-            text = (self.data / f"{name}.log").read_text()
-            assert "Traceback" not in text, text
+        for name in list(self.processes):
+            self.close_process(name)
+
+    def close_process(self, name: str) -> None:
+        process = self.processes.pop(name)
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+        text = (self.data / f"{name}.log").read_text()
+        assert "Traceback" not in text, text
 
     def _client(self, name: str) -> ControlClient:
         async def connected(client: ControlClient) -> None:
@@ -391,13 +394,20 @@ def until(condition: Callable[[], bool], seconds: float = 20) -> None:
 
 @contextlib.contextmanager
 def refused(rig: Rig, reason: str) -> Iterator[list[dict[str, Any]]]:
-    """The one event of the body has that reason."""
+    """The one refusal of the body has that reason, and its event (that can't be left out) tells so."""
     rig.events.clear()
     seen: list[dict[str, Any]] = []
     yield seen
-    until(lambda: any(event["reason"] == reason for event in rig.events))
+    until(lambda: len(rig.events) > 0)
     seen += rig.events
     assert [event["reason"] for event in rig.events] == [reason]
 
 
-__all__ = ["ControlError", "Namespace", "Rig", "Sandbox", "policy", "refused", "until"]
+@contextlib.contextmanager
+def counted(rig: Rig, reason: str, sandbox: str = "sb1") -> Iterator[None]:
+    """The same by the counters, for tests that refuse more often than events are told."""
+    before = rig.counters(sandbox)["refused"]
+    yield
+    wanted = {**before, reason: before.get(reason, 0) + 1}
+    until(lambda: rig.counters(sandbox)["refused"] != before)
+    assert rig.counters(sandbox)["refused"] == wanted

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 
+from bellglass.egress.proxy.head import BadMessage
+
 TLS, HTTP, RAW = "tls", "http", "raw"
 MAX_LINE_BYTES = 16 * 1024
 
@@ -21,7 +23,7 @@ _FIRST_WORD = re.compile(rb"[\r\n \t]*([A-Z]+)[ \t\r\x0b\x0c]+[^ \t\r\n\x0b\x0c]
 _HTTP = re.compile(rb"HTTP/", re.IGNORECASE)
 
 
-class TooLong(Exception):
+class TooLong(BadMessage):
     """A line that has begun like a request and doesn't end."""
 
 
@@ -31,7 +33,7 @@ def classify(data: bytes) -> str | None:
         return TLS
     start = _TOKEN_START.match(data)
     assert start is not None  # it matches nothing as well
-    if start.end() < len(data) and data[start.end()] not in b" \t\r\n\x00\x0b\x0c":
+    if start.end() < len(data) and data[start.end()] not in _BLANK:
         return RAW  # no request line has that in its method
     line_end = data.find(b"\n", _leading_blank(data))
     line = data if line_end < 0 else data[:line_end]

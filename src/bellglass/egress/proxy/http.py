@@ -12,7 +12,7 @@ from time import monotonic
 from typing import NamedTuple
 
 from bellglass.egress.loop import Loop, Signal
-from bellglass.egress.proxy import head, relay
+from bellglass.egress.proxy import classify, head, relay
 from bellglass.egress.proxy.head import BadMessage, Request
 from bellglass.egress.proxy.relay import Counter
 
@@ -28,20 +28,33 @@ async def first_request(loop: Loop, client: socket.socket, name: str, port: int)
 
 async def _look_at_request(loop: Loop, client: socket.socket, name: str, port: int) -> tuple[Request, int] | None:
     """The next request and the bytes of its head; None at the stream's end."""
+    deadline = None
     blank = False
+    seen = 0
     while True:
         try:
-            start = bytes(relay.peek(client, 2))
+            start = bytes(relay.peek(client, classify.MAX_LINE_BYTES + 1))
         except BlockingIOError:
             await loop.readable(client)
             continue
-        if start == b"\r\n" and not blank:
+        if not start:
+            return None
+        deadline = deadline or monotonic() + HEAD_TIMEOUT_S
+        if start[:2] == b"\r\n" and not blank:
             relay.discard(client, 2)  # some clients end a body with one line too many
             blank = True
             continue
-        deadline = monotonic() + HEAD_TIMEOUT_S
-        found = await relay.peek_until(loop, client, head.END, head.MAX_HEAD_BYTES, deadline)
-        return None if found is None else (head.request(found, name, port), len(found))
+        if len(start) == seen:
+            await loop.readable(client, deadline)
+            continue
+        seen = len(start)
+        kind = classify.classify(start)
+        if kind == classify.HTTP:
+            break
+        if kind is not None:
+            raise BadMessage("not HTTP")  # at once: it may never send the end of a head
+    found = await relay.peek_until(loop, client, head.END, head.MAX_HEAD_BYTES, deadline)
+    return None if found is None else (head.request(found, name, port), len(found))
 
 
 class _Expected(NamedTuple):
@@ -105,14 +118,14 @@ class Exchange:
         while not self._over:
             try:
                 found = await relay.peek_until(loop, upstream, head.END, head.MAX_HEAD_BYTES)
+                if found is None:
+                    return
+                response = head.response(found)
             except BadMessage:
-                found = b""
-            if found is None:
-                return
-            if not found or not self._expected:
-                break  # an odd head, or one that nobody asked for: it is passed on, and is the last
+                break  # passed on as it is, and the last
+            if not self._expected:
+                break  # nobody asked for it: alike
             expected = self._expected[0]
-            response = head.response(found)
             await relay.pump(loop, upstream, client, self._received, len(found))
             if response.status == 101:
                 self._switched = expected.request.upgrade

@@ -81,8 +81,8 @@ def parse(data: bytes | memoryview) -> Hello | int:
         length = _message_length(message)
         if length is not None and len(message) > length:
             raise BadHello("something follows the hello in its record")
-        if len(data) < end:
-            return _needed(end)
+        if len(data) < _needed(end):
+            return end
         at = end
         if length is not None and len(message) == length:
             return Hello(_server_name(bytes(message[4:])), at)
