@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from bellglass.node.helper import priority, run
-from bellglass.node.helper.idmap import fork
 
 pytestmark = pytest.mark.root
 SHOW = "nice; cat /proc/self/autogroup 2>/dev/null || echo 'nice none'"
@@ -25,20 +24,29 @@ def test_background_steps_back_with_all_that_it_starts():
     usual = os.getpriority(os.PRIO_PROCESS, 0)
     assert shown(run.run("sh", "-c", SHOW, timeout_s=10)) == (usual, usual if AUTOGROUPS else None)
 
-    def background():
-        priority.step_back()
-        nice = priority.BACKGROUND_NICE
-        assert shown(run.run("sh", "-c", SHOW, timeout_s=10)) == (nice, nice if AUTOGROUPS else None)
-        started = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    child = os.fork()
+    if child == 0:
+        code = 1
         try:
-            assert os.getpriority(os.PRIO_PROCESS, started.pid) == nice
-            priority.restore(started.pid, usual)
-            assert os.getpriority(os.PRIO_PROCESS, started.pid) == usual
-            if AUTOGROUPS:
-                assert Path(f"/proc/{started.pid}/autogroup").read_text().split()[-1] == str(usual)
+            background(usual)
+            code = 0
         finally:
-            started.kill()
-            started.wait()
-
-    assert os.waitpid(fork(background), 0)[1] == 0
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
     assert os.getpriority(os.PRIO_PROCESS, 0) == usual
+
+
+def background(usual):
+    priority.step_back()
+    nice = priority.BACKGROUND_NICE
+    assert shown(run.run("sh", "-c", SHOW, timeout_s=10)) == (nice, nice if AUTOGROUPS else None)
+    started = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    try:
+        assert os.getpriority(os.PRIO_PROCESS, started.pid) == nice
+        priority.restore(started.pid, usual)
+        assert os.getpriority(os.PRIO_PROCESS, started.pid) == usual
+        if AUTOGROUPS:
+            assert Path(f"/proc/{started.pid}/autogroup").read_text().split()[-1] == str(usual)
+    finally:
+        started.kill()
+        started.wait()

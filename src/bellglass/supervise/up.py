@@ -92,10 +92,13 @@ def require_packages() -> None:
 
 
 def require_agent() -> Path:
-    """The agent's binary for this machine. Raises SandboxFailed naming `make agent`."""
-    binary = AGENT_DIR / f"bellglass-agent-{os.uname().machine}"
-    if not binary.is_file():
-        raise SandboxFailed(f"the guest agent for {os.uname().machine} is not built", hint="run: make agent")
+    """The agent's binary for this machine; the helper's launcher is there too. Raises SandboxFailed naming
+    `make agent`."""
+    machine = os.uname().machine
+    binary = AGENT_DIR / f"bellglass-agent-{machine}"
+    for what, path in (("guest agent", binary), ("helper's launcher", AGENT_DIR / f"bellglass-launch-{machine}")):
+        if not path.is_file():
+            raise SandboxFailed(f"the {what} for {machine} is not built", hint="run: make agent")
     return binary
 
 

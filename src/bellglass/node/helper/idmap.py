@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import os
 import signal
-import traceback
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from bellglass.node.helper import kernel
+from bellglass.node.helper import kernel, launch
 from bellglass.node.helper.uids import RANGE_SIZE
 
 
@@ -27,25 +25,12 @@ class Namespaces(NamedTuple):
 
 def namespaces(first: int) -> Namespaces:
     """A user namespace which maps 0.. to first.., and a network namespace that it owns; nothing runs in them, and no
-    other user namespace can be made below. Costs some ms.
+    other user namespace can be made below.
 
     The kernel counts inotify instances, message queues, locked memory and the like of a namespace against its owner's
     limits as well. Owned by root, all sandboxes and the host's root would share one count, so `first` owns it.
     """
-
-    parent = os.getpid()
-
-    def hold() -> None:
-        kernel.prctl(kernel.PR_SET_SECUREBITS, kernel.SECBIT_NO_SETUID_FIXUP)  # keeps the right to unshare
-        os.setresgid(first, first, first)
-        os.setresuid(first, first, first)
-        kernel.die_with_parent(parent)  # a change of the uid has cleared it
-        kernel.unshare(kernel.CLONE_NEWUSER | kernel.CLONE_NEWNET)
-        # Here, where a process is in it anyway: nobody makes further ones below it, whatever the filter lets pass.
-        Path("/proc/sys/user/max_user_namespaces").write_text("0")
-        os.kill(os.getpid(), signal.SIGSTOP)
-
-    pid = fork(hold)
+    pid = launch.namespaces(first)
     _, status = os.waitpid(pid, os.WUNTRACED)
     if not os.WIFSTOPPED(status):
         raise OSError("unshare(CLONE_NEWUSER) failed: see user.max_user_namespaces and user.max_net_namespaces")
@@ -83,22 +68,3 @@ def mount_overlay(lower: str, upper: str, work: str, target: str, first: int) ->
         kernel.die_with_parent(parent)  # a change of the ids has cleared it
     if not kernel.is_writable(target):
         raise OSError(f"the overlay at {target} was mounted read-only")
-
-
-def fork(act: Callable[[], None]) -> int:
-    """The pid of a child that runs the function and exits with 0; on an exception it prints the traceback and exits
-    with the errno, or 255. It dies with its parent."""
-    parent = os.getpid()
-    pid = os.fork()
-    if pid:
-        return pid
-    code = 255
-    try:
-        kernel.die_with_parent(parent)
-        act()
-        code = 0
-    except BaseException as error:  # noqa: BLE001 - the child must not return into the caller's frames
-        traceback.print_exc()
-        code = error.errno or 255 if isinstance(error, OSError) else 255
-    finally:
-        os._exit(code)

@@ -17,16 +17,12 @@ _AUTOGROUP = "/proc/{pid}/autogroup"
 
 
 def step_back() -> None:
-    """This process, in a session of its own, and what it forks. `restore` takes it back."""
+    """This process, in a session of its own, and what it starts: by `run` in other sessions, whose weight the launcher
+    sets. `restore` takes it back."""
     if os.getsid(0) != os.getpid():
         os.setsid()
     os.setpriority(os.PRIO_PROCESS, 0, BACKGROUND_NICE)
-    follow()
-
-
-def follow() -> None:
-    """In a child that has just begun another session: as far back as its nice says. Nice itself is inherited."""
-    _weigh_session(0, os.getpriority(os.PRIO_PROCESS, 0))
+    _weigh_session(0, BACKGROUND_NICE)
 
 
 def restore(pid: int, nice: int) -> None:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import os
 import select
 import shlex
+import shutil
 import signal
-import subprocess
 import tempfile
+from typing import IO
 
 from bellglass.errors import InternalError
-from bellglass.node.helper import kernel, priority
+from bellglass.node.helper import launch
 
 ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
 _TAIL_BYTES = 2000
@@ -22,34 +21,22 @@ def run(*argv: str, timeout_s: float, capture: bool = True, env: dict[str, str] 
     """What it wrote. With `capture=False` its output goes to /dev/null: for programs that leave children behind, which
     would hold a pipe or file of ours. Raises InternalError with the end of its output when it fails, is missing or
     takes too long; then its whole process group is killed."""
-    with contextlib.ExitStack() as stack:
-        output = stack.enter_context(tempfile.TemporaryFile()) if capture else None
-        given = None
-        if stdin:
-            given = stack.enter_context(tempfile.TemporaryFile())
-            given.write(stdin.encode())
-            given.seek(0)
-        try:
-            process = subprocess.Popen(
-                argv,
-                stdin=given or subprocess.DEVNULL,
-                stdout=output or subprocess.DEVNULL,
-                stderr=subprocess.STDOUT,
-                env=ENVIRONMENT | (env or {}),
-                cwd="/",
-                start_new_session=True,
-                # A runtime that outlived a killed helper child would go on starting what is being reclaimed.
-                preexec_fn=functools.partial(_in_child, os.getpid()),
-            )
-        except FileNotFoundError:
-            raise InternalError(f"{argv[0]} is not installed", hint="make setup") from None
-        if not _ends(process.pid, timeout_s):
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+    path = shutil.which(argv[0], path=ENVIRONMENT["PATH"])
+    if path is None:
+        raise InternalError(f"{argv[0]} is not installed", hint="make setup")
+    with _file(capture) as output, _file(bool(stdin)) as given:
+        given.write(stdin.encode())
+        given.seek(0)
+        streams = launch.Streams(given.fileno(), output.fileno())
+        pid = launch.program(path, argv[1:], streams, env=ENVIRONMENT | (env or {}))
+        ended = _ends(pid, timeout_s)
+        if not ended:
+            os.killpg(pid, signal.SIGKILL)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        if not ended:
             raise InternalError(f"no end after {timeout_s:g} s: {shlex.join(argv)}")
-        code = process.wait()
         text = ""
-        if output is not None:
+        if capture:
             output.seek(0)
             text = output.read().decode(errors="replace")
         if code:
@@ -59,10 +46,8 @@ def run(*argv: str, timeout_s: float, capture: bool = True, env: dict[str, str] 
         return text
 
 
-def _in_child(parent: int) -> None:
-    kernel.die_with_parent(parent)
-    if os.getpriority(os.PRIO_PROCESS, 0) > 0:
-        priority.follow()
+def _file(real: bool) -> IO[bytes]:
+    return tempfile.TemporaryFile(buffering=0) if real else open(os.devnull, "r+b", buffering=0)
 
 
 def _ends(pid: int, timeout_s: float) -> bool:
