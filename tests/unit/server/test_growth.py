@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
+import sys
 import time
 from collections import Counter, deque
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from types import CellType, FunctionType, MethodType
 from typing import Any
 
 import httpx2
+from pydantic import TypeAdapter
 from server_harness import Harness, make
 
-from bellglass.model import now
+from bellglass.model import CreateExecution, now
+from bellglass.server.http.bodies import validator
 
 ROUNDS = 20
+BODIES = 500
 OURS = ("bellglass.server", "bellglass.link", "uvicorn")
 
 
@@ -84,6 +89,20 @@ def kept(harness: Harness) -> Counter[str]:
     harness.until(lambda: harness.peer.acknowledged == len(harness.peer.journal))
     harness.until(lambda: not harness.application.services.audit._waiting)
     return harness.run(look())
+
+
+def test_strings_of_bodies_are_not_kept() -> None:
+    def grown(parse: Callable[..., Any]) -> int:
+        gc.collect()
+        before = sys.getallocatedblocks()
+        for number in range(BODIES):
+            env = {f"name-{number}-{time.monotonic_ns()}": f"secret-{number}-{time.monotonic_ns()}"}
+            parse(json.dumps({"command": ["true"], "env": env}).encode(), strict=True)
+        gc.collect()
+        return sys.getallocatedblocks() - before
+
+    assert grown(TypeAdapter(CreateExecution).validate_json) > BODIES, "as it comes, pydantic keeps them"
+    assert grown(validator(CreateExecution).validate_json) < BODIES // 10
 
 
 def test_what_is_done_leaves_nothing_in_memory(own_harness: Harness) -> None:
