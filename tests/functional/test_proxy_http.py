@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.functional.egress_rig import WORLD, Rig, counted, until
+from bellglass.testing.egress import WORLD, Rig, counted, until
 
 RULES = ({"host": "a.test", "ports": [80, 8080]},)
 

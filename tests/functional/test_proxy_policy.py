@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.functional.egress_rig import PROXY_UID, RESOLVER_UID, WORLD, Rig, counted, refused, until
+from bellglass.testing.egress import PROXY_UID, RESOLVER_UID, WORLD, Rig, counted, refused, until
 
 BOTH = ({"host": "a.test", "ports": [22]}, {"cidr": WORLD + "11/32", "ports": [22]})
 MAX_CONNECTIONS = 20

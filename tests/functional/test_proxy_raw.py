@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.functional.egress_rig import BEHIND_THE_FLOOR, HOST_ADDRESSES, WORLD, Rig, refused, until
+from bellglass.testing.egress import BEHIND_THE_FLOOR, HOST_ADDRESSES, WORLD, Rig, refused, until
 
 SSH = {"host": "a.test", "ports": [22]}
 

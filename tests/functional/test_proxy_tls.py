@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.functional.egress_rig import WORLD, Rig, refused, until
+from bellglass.testing.egress import WORLD, Rig, refused, until
 
 
 class TlsServer:

@@ -72,7 +72,7 @@ def test_another_host_is_told_as_such(host: bytes) -> None:
     assert parsed(head(host=b"a.test")).length == 0
     with pytest.raises(BadMessage) as caught:
         parsed(head(host=host))
-    assert caught.value.host == host.decode()
+    assert caught.value.host == host.decode()  # nothing in it that a terminal obeys
     if b"/" not in host:
         with pytest.raises(BadMessage):
             parsed(head(first=b"GET http://%s/ HTTP/1.1" % host))

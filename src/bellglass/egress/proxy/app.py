@@ -94,7 +94,7 @@ class Ward:
         return await self._proxy.names.name_of(self.sandbox, str(address))
 
     async def addresses(self, name: str) -> tuple[Address, ...]:
-        return await self._proxy.lookup.addresses(name)
+        return await self._proxy.lookup.addresses(name, self.sandbox)
 
     def refused(self, connection: Connection, refusal: Refused) -> None:
         self._count(refusal.reason)

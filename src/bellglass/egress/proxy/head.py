@@ -179,7 +179,7 @@ def _origin_form(method: bytes, target: bytes, name: str, port: int) -> bytes:
 def _check_host(value: bytes, name: str, port: int) -> None:
     host = value.lower()
     if host not in (name.encode(), b"%s:%d" % (name.encode(), port)):
-        raise BadMessage("another host", host=value[:255].decode("latin-1"))
+        raise BadMessage("another host", host=ascii(value[:255].decode("latin-1"))[1:-1])
 
 
 def _request_length(fields: Fields, version: bytes) -> int:

@@ -26,8 +26,8 @@ TRY_S = 1.5
 ROUNDS = 2
 MAX_KEEP_S = 30.0
 MAX_KEPT = 4096
-MAX_AT_ONCE = 256
-"""Queries under way. Beyond it further ones wait."""
+MAX_AT_ONCE, MAX_AT_ONCE_EACH = 1024, 16
+"""Names being looked up, of all sandboxes and of one. Beyond it further ones wait."""
 FILE_CHECK_S = 1.0
 PORT = 53
 _SOME_V6 = IPv6Address("2000::1")
@@ -94,9 +94,10 @@ def parse_servers(text: str) -> list[Address]:
 
 
 class _Pending:
-    __slots__ = ("answer", "done", "error")
+    __slots__ = ("answer", "asker", "done", "error")
 
-    def __init__(self, loop: Loop) -> None:
+    def __init__(self, loop: Loop, asker: str) -> None:
+        self.asker = asker
         self.done = Signal(loop)
         self.answer: tuple[Address, ...] = ()
         self.error = "no answer"
@@ -116,8 +117,8 @@ class Lookup:
         self._kept: dict[str, tuple[float, tuple[Address, ...]]] = {}
         self._pending: dict[str, _Pending] = {}
 
-    async def addresses(self, name: str) -> tuple[Address, ...]:
-        """At least one, IPv4 first. Raises LookupFailed."""
+    async def addresses(self, name: str, sandbox: str) -> tuple[Address, ...]:
+        """At least one, IPv4 first. The work is the sandbox's. Raises LookupFailed."""
         if self._hosts_file.refresh():
             self._hosts = parse_hosts(self._hosts_file.text)
         if name in self._hosts:
@@ -125,17 +126,22 @@ class Lookup:
         kept = self._kept.get(name)
         if kept is not None and kept[0] > monotonic():
             return kept[1]
-        pending = self._pending.get(name)
-        if pending is None:
-            while len(self._pending) >= MAX_AT_ONCE:
-                await self._loop.sleep(0.02)
-            pending = self._pending[name] = _Pending(self._loop)
-            # A task of our own: who asked first may be cut off while others still wait.
-            self._loop.spawn(self._ask(name, pending))
+        while (pending := self._pending.get(name)) is None:
+            if self._has_room_for(sandbox):
+                pending = self._pending[name] = _Pending(self._loop, sandbox)
+                # A task of its own: who asked first may be cut off while others still wait.
+                self._loop.spawn(self._ask(name, pending), sandbox)
+                break
+            await self._loop.sleep(0.02)
         await pending.done.wait()
         if not pending.answer:
             raise LookupFailed(f"{name}: {pending.error}")
         return pending.answer
+
+    def _has_room_for(self, sandbox: str) -> bool:
+        if len(self._pending) >= MAX_AT_ONCE:
+            return False
+        return sum(pending.asker == sandbox for pending in self._pending.values()) < MAX_AT_ONCE_EACH
 
     async def _ask(self, name: str, pending: _Pending) -> None:
         try:

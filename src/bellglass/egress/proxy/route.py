@@ -6,6 +6,8 @@ local (whole ranges on the loopback interface) are in no list of addresses.
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 import struct
 from ipaddress import IPv4Address, IPv6Address
@@ -15,6 +17,8 @@ _HEADER = struct.Struct("=IHHII")
 _ROUTE = struct.Struct("=BBBBBBBBI")
 _ATTRIBUTE = struct.Struct("=HH")
 _UNICAST = 1
+_NO_WAY = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EACCES, errno.EINVAL, errno.EAGAIN)
+"""What dialling would fail with as well: no route, or one of type unreachable, prohibit, blackhole, throw."""
 
 
 class Routes:
@@ -47,5 +51,11 @@ class Routes:
         while True:
             answer = self._sock.recv(8192)
             _, kind, _, number, _ = _HEADER.unpack_from(answer)
-            if number == self._count:
-                return answer[_HEADER.size + 7] if kind == _RTM_NEWROUTE else None
+            if number != self._count:
+                continue
+            if kind == _RTM_NEWROUTE:
+                return answer[_HEADER.size + 7]
+            error = -int.from_bytes(answer[_HEADER.size : _HEADER.size + 4], "little", signed=True)
+            if error in _NO_WAY:
+                return None
+            raise OSError(error, f"the route to {address}: {os.strerror(error)}")

@@ -151,7 +151,7 @@ def _only_name(extension: bytes) -> str:
     kind, name = names.number(1), names.vector(2)
     if kind != _HOST_NAME or names.left or not name:
         raise BadHello("not exactly one host name")
-    try:
-        return name.decode("ascii").lower()
-    except UnicodeDecodeError as error:
-        raise BadHello("a host name that isn't ASCII") from error
+    # It is shown to people: no control characters, nothing that isn't ASCII.
+    if not all(0x21 <= byte < 0x7F for byte in name):
+        raise BadHello("a host name of odd characters")
+    return name.decode("ascii").lower()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import json
 import os
 import shutil
@@ -22,13 +21,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from bellglass.egress.control_client import ControlClient
 from bellglass.egress.proxy import dns
+from bellglass.testing.namespaces import Namespace
 
-T = TypeVar("T")
-CLONE_NEWNET = 0x40000000
 PROXY_UID, RESOLVER_UID = 4_000_000_001, 4_000_000_002  # no uids of sandboxes: leak checks beside would count them
 WORLD = "203.0.114."
 DNS_SERVER = WORLD + "53"
@@ -48,68 +46,6 @@ table ip gateway {
   }
 }
 """
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-class Namespace:
-    """A network namespace, held by a descriptor."""
-
-    def __init__(self) -> None:
-        self.fd = _in_thread(self._make)
-        self.run("ip", "link", "set", "lo", "up")
-
-    @staticmethod
-    def _make() -> int:
-        _check(_libc.unshare(CLONE_NEWNET))
-        Path("/proc/sys/net/ipv4/ip_forward").write_text("0")
-        return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-
-    @property
-    def path(self) -> str:
-        return f"/proc/{os.getpid()}/fd/{self.fd}"
-
-    def call(self, function: Callable[..., T], *args: Any) -> T:
-        """In a thread that is inside; what sockets it makes stay inside."""
-
-        def inside() -> T:
-            _check(_libc.setns(self.fd, CLONE_NEWNET))
-            return function(*args)
-
-        return _in_thread(inside)
-
-    def run(self, *argv: str, text: str | None = None) -> str:
-        def inside() -> str:
-            done = subprocess.run(argv, input=text, capture_output=True, text=True, check=False)
-            assert done.returncode == 0, f"{' '.join(argv)}: {done.stderr}"
-            return done.stdout
-
-        return self.call(inside)
-
-    def close(self) -> None:
-        os.close(self.fd)
-
-
-def _check(result: int) -> None:
-    if result:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-
-
-def _in_thread(function: Callable[[], T]) -> T:
-    outcome: list[Any] = []
-
-    def body() -> None:
-        try:
-            outcome.extend((function(), None))
-        except BaseException as error:
-            outcome.extend((None, error))
-
-    thread = threading.Thread(target=body)
-    thread.start()
-    thread.join()
-    if outcome[1] is not None:
-        raise outcome[1]
-    return outcome[0]  # type: ignore[no-any-return]
 
 
 class DnsServer:
@@ -368,7 +304,7 @@ class Rig:
             self.call(process, "policy", **fields)
 
     def counters(self, name: str) -> dict[str, Any]:
-        return self.call("proxy", "counters")["sandboxes"][name]  # type: ignore[no-any-return]
+        return self.call("proxy", "counters")["sandboxes"][name]
 
     def listen(self, address: str, port: int) -> socket.socket:
         """In the world."""
