@@ -19,12 +19,14 @@ from bellglass import __version__
 from bellglass.errors import NodeUnavailable, VersionMismatch
 from bellglass.link.stream import FLAG_END, FLAG_MORE, LinkStream, LinkType, error_of_reset
 from bellglass.wire import versions
-from bellglass.wire.frames import HEADER, MAX_PAYLOAD, Frame, FrameError, FrameReader
+from bellglass.wire.frames import HEADER, HEADER_SIZE, MAX_PAYLOAD, Frame, FrameError, FrameReader
 from bellglass.wire.versions import Versions
 
 PROTOCOLS = Versions(oldest=1, newest=1)
 MAX_FULL_WINDOWS = 32
 MAX_OPEN_BYTES = 32 * 1024 * 1024
+HELD_BYTES = 64 * 1024
+"""Frames that are written in one turn of the loop leave together, up to so much: each write wakes the peer."""
 log = logging.getLogger("bellglass.link")
 _WINDOW = struct.Struct("<I")
 
@@ -88,6 +90,9 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.WriteTransport | None = None
         self._unpaused = asyncio.Event()
         self._unpaused.set()
+        self._held: list[bytes | memoryview] = []
+        self._held_bytes = 0
+        self._flush_due = False
 
     # --- asyncio.Protocol -------------------------------------------------------------------------------
 
@@ -116,6 +121,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self._held.clear()
         self._unpaused.set()
         error = NodeUnavailable("the link between server and node broke", hint="it is made again by itself; retry")
         if not self.ready.done():
@@ -146,8 +152,15 @@ class Connection(asyncio.Protocol):
 
     def write(self, type: LinkType, stream_id: int, payload: bytes | memoryview = b"", *, flags: int = 0) -> None:
         """`payload` is not copied, and must stay as it is."""
-        if self._transport is not None:
-            self._transport.writelines((HEADER.pack(len(payload), type, 0, flags, stream_id), payload))
+        if self._transport is None:
+            return
+        self._held += (HEADER.pack(len(payload), type, 0, flags, stream_id), payload)
+        self._held_bytes += HEADER_SIZE + len(payload)
+        if self._held_bytes >= HELD_BYTES:
+            self._flush()
+        elif not self._flush_due:
+            self._flush_due = True
+            asyncio.get_running_loop().call_soon(self._flush_held)
 
     async def drain(self) -> None:
         if not self._unpaused.is_set():
@@ -166,9 +179,19 @@ class Connection(asyncio.Protocol):
 
     def close(self) -> None:
         if self._transport is not None:
+            self._flush()
             self._transport.close()
 
     # --- inside -----------------------------------------------------------------------------------------
+
+    def _flush_held(self) -> None:
+        self._flush_due = False
+        self._flush()
+
+    def _flush(self) -> None:
+        if self._held and self._transport is not None:
+            held, self._held, self._held_bytes = self._held, [], 0
+            self._transport.writelines(held)
 
     def _break(self, why: str) -> None:
         log.warning("link broken off: %s", why)

@@ -163,7 +163,7 @@ async def _undo(node: Sandboxes, row: SandboxRow, live: LiveSandbox | None, erro
             await live.close(SandboxFailed(f"sandbox {row.id} was not created"))
             await live.handle.destroy()
             await live.handle.reclaim()
-        await asyncio.to_thread(inputs.remove, node.inputs_folder(row.id))
+        await inputs.remove(node.inputs_folder(row.id))
         await node.forget_logs(row.id)
     except Exception:
         log.exception("undoing the create of sandbox %s failed", row.id)

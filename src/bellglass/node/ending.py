@@ -158,7 +158,7 @@ async def _reclaim(node: Sandboxes, row: SandboxRow, handle: Handle | None) -> N
         row = node.row_table.get(row.id, row)
     await _free_disk(node, row, handle)
     faultpoints.reach("node.end.reclaimed")
-    await asyncio.to_thread(inputs.remove, node.inputs_folder(row.id))
+    await inputs.remove(node.inputs_folder(row.id))
     faultpoints.reach("node.end.inputs_removed")
     node.admission.give_back(row.id)
     if row.reason == TerminationReason.USER:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import errno
 import shutil
@@ -57,9 +58,10 @@ def _write(folder: Path, files: Mapping[str, bytes]) -> None:
         target.chmod(0o444)
 
 
-def remove(folder: Path) -> None:
+async def remove(folder: Path) -> None:
     """Safe to repeat."""
-    shutil.rmtree(folder, ignore_errors=False) if folder.exists() else None
+    if folder.exists():
+        await asyncio.to_thread(shutil.rmtree, folder)
 
 
 def _refuse(name: str, why: str) -> InvalidRequest:

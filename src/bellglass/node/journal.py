@@ -1,8 +1,8 @@
 """The node's journal: what exists here, and numbered events that the server ingests exactly once.
 
 SQLite with WAL and synchronous=FULL: a state change is on the disk before anybody hears of it. All access goes through
-one thread, in order, so the loop never waits for a disk. Changes go intent, act, confirm; a node that was killed
-between two of them finishes or undoes the act when it starts again.
+one thread (journal_thread.py), in order, so the loop never waits for a disk. Changes go intent, act, confirm; a node
+that was killed between two of them finishes or undoes the act when it starts again.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ import json
 import sqlite3
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from bellglass.ballast import Ballast
 from bellglass.model import TerminationReason, now
+from bellglass.node.journal_thread import JournalThread
 from bellglass.node.schema import bring_forward
 
 T = TypeVar("T")
@@ -105,10 +106,7 @@ class Journal:
     disk the ballast makes room; without any left they raise NoCapacity (resource disk)."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._ballast = Ballast.beside(path)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
-        self._db: sqlite3.Connection | None = None
+        self._thread = JournalThread(partial(_connect, path), Ballast.beside(path))
         self._grown = asyncio.Event()
         self._telling: asyncio.TimerHandle | None = None
 
@@ -125,13 +123,7 @@ class Journal:
     def close(self) -> None:
         if self._telling is not None:
             self._telling.cancel()
-
-        def shut() -> None:
-            if self._db is not None:
-                self._db.close()
-
-        self._thread.submit(shut).result()
-        self._thread.shutdown()
+        self._thread.close()
 
     # --- sandboxes --------------------------------------------------------------------------------------
 
@@ -229,17 +221,11 @@ class Journal:
         self._grown = asyncio.Event()
 
     async def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        def in_thread() -> T:
-            if self._db is None:
-                self._db = _connect(self._path)
-            with self._db:
-                return work(self._db)
-
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._ballast.spend, in_thread)
+        return await self._thread.do(work)
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    db = sqlite3.connect(path, check_same_thread=False)
+    db = sqlite3.connect(path)
     try:
         db.execute("pragma journal_mode=wal")
         db.execute("pragma synchronous=full")

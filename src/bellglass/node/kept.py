@@ -92,7 +92,7 @@ class KeptDisks:
             row = node.row_table.get(row.id, row)
             if not is_kept(row) or not await node.driver.keep_disk(row.id):
                 return False
-            await asyncio.to_thread(inputs.remove, node.inputs_folder(row.id))
+            await inputs.remove(node.inputs_folder(row.id))
             row = replace(row, reclaimed=True, disk_kept=True)
             await node.journal.put(row, ("sandbox.reclaimed", {"disk_kept": True}))
             node.row_table[row.id] = row

@@ -47,7 +47,7 @@ async def _remove_strays(node: Sandboxes) -> None:
     for sandbox_id in node.records.sandbox_ids() | await asyncio.to_thread(node.folders):
         if sandbox_id not in node.row_table:
             await node.forget_logs(sandbox_id)
-            await asyncio.to_thread(inputs.remove, node.inputs_folder(sandbox_id))
+            await inputs.remove(node.inputs_folder(sandbox_id))
 
 
 async def _recover(node: Sandboxes, row: SandboxRow, *, rebooted: bool) -> None:
@@ -90,7 +90,7 @@ async def _recover(node: Sandboxes, row: SandboxRow, *, rebooted: bool) -> None:
 async def _undo_create(node: Sandboxes, row: SandboxRow, lock: asyncio.Lock) -> None:
     try:
         await node.driver.reclaim_leftovers(row.id)
-        await asyncio.to_thread(inputs.remove, node.inputs_folder(row.id))
+        await inputs.remove(node.inputs_folder(row.id))
         await node.forget_logs(row.id)
         node.admission.give_back(row.id)
         faultpoints.reach("node.recover.undone")

@@ -243,7 +243,8 @@ class Sandboxes:
 
     async def forget_logs(self, sandbox_id: str) -> None:
         self.records.forget_sandbox(sandbox_id)
-        await asyncio.to_thread(shutil.rmtree, self.log_folder(sandbox_id), ignore_errors=True)
+        if (folder := self.log_folder(sandbox_id)).exists():
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
         """A task that the node's stop waits for."""

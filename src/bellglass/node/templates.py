@@ -13,7 +13,7 @@ from bellglass.datadir import cache_dir
 from bellglass.errors import InternalError, NotFound, NotSupported
 from bellglass.model import TemplateInfo
 from bellglass.node.drivers.base import Template
-from bellglass.node.image.template import META, BuiltTemplate, read
+from bellglass.node.image.template import META, BuiltTemplate, folder_name, read
 
 log = logging.getLogger("bellglass.templates")
 AGENT_DIR = Path(__file__).resolve().parents[1] / "_agent"
@@ -36,24 +36,31 @@ class Templates:
 
     def installed(self) -> list[BuiltTemplate]:
         """The newest first. One that is damaged is left out, and told in the log."""
-        found = []
-        for meta in sorted(self.folder.glob(f"[!.]*/{META}")):
-            try:
-                found.append(read(meta.parent))
-            except (OSError, InternalError) as error:
-                log.error("template left out: %s", error)
+        read_all = [_read(meta.parent) for meta in sorted(self.folder.glob(f"[!.]*/{META}"))]
+        found = [template for template in read_all if template is not None]
         return sorted(found, key=lambda template: template.built_at, reverse=True)
 
     def find(self, name: str, digest: str) -> BuiltTemplate:
         """Raises NotFound."""
-        for template in self.installed():
-            if template.name == name and template.digest == digest:
+        if {"/", "\0"}.isdisjoint(name + digest):
+            template = _read(self.folder / folder_name(name, digest))
+            if template is not None and (template.name, template.digest) == (name, digest):
                 return template
         raise NotFound(
             f"this node has no template {name!r} with digest {digest[:16]!r}",
             hint="build it with: make template",
             details={"field": "template"},
         )
+
+
+def _read(folder: Path) -> BuiltTemplate | None:
+    try:
+        return read(folder)
+    except FileNotFoundError:
+        return None
+    except (OSError, InternalError) as error:
+        log.error("template left out: %s", error)
+        return None
 
 
 def for_driver(template: BuiltTemplate) -> Template:

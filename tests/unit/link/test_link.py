@@ -203,3 +203,50 @@ def test_garbage_and_oversized_frames_end_the_link_only(tmp_path):
             assert await client.call("echo", {"ok": 1}) == {"ok": 1}
 
     asyncio.run(run())
+
+
+class CountingWrites:
+    """Around a transport."""
+
+    def __init__(self, transport):
+        self._transport = transport
+        self.writes = 0
+
+    def writelines(self, pieces):
+        self.writes += 1
+        self._transport.writelines(pieces)
+
+    def __getattr__(self, name):
+        return getattr(self._transport, name)
+
+
+@pytest.mark.parametrize(("op", "writes"), [("at once", 1), ("a turn later", 2), ("large", 3)])
+def test_frames_of_one_turn_leave_together(tmp_path, monkeypatch, op, writes):
+    """Each write wakes the peer. What is large goes at once: it has to be held back when the peer is slow."""
+    made, counting = connection.Connection.connection_made, []
+
+    def count(self, transport):
+        if self.answers:
+            counting.append(transport := CountingWrites(transport))
+        made(self, transport)
+
+    async def answer(op, params, stream):
+        await stream.send_head({"result": {}})
+        await stream.send(b"a" * (connection.HELD_BYTES if op == "large" else 10))
+        if op == "a turn later":
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        await stream.send(b"b" * (connection.HELD_BYTES if op == "large" else 10))
+        await stream.end()
+
+    async def run():
+        monkeypatch.setattr(connection.Connection, "connection_made", count)
+        async with linked(tmp_path, answer) as (client, _):
+            [counted] = counting
+            counted.writes = 0
+            async with await client.open(op, {}, body=False) as stream:
+                body = b"".join([chunk async for chunk in stream])
+            assert body.strip(b"a").strip(b"b") == b"" and len(body) in (20, 2 * connection.HELD_BYTES)
+            assert counted.writes == writes
+
+    asyncio.run(run())
