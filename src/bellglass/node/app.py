@@ -20,11 +20,12 @@ from bellglass.model import TierReport
 from bellglass.node import recovery
 from bellglass.node.admission import Admission
 from bellglass.node.drivers import DriverContext, open_driver
-from bellglass.node.drivers.base import Driver
+from bellglass.node.drivers.base import Driver, RaisesWall
 from bellglass.node.executions.records import Records
 from bellglass.node.executions.registry import Limits
 from bellglass.node.journal import Journal
 from bellglass.node.lowdisk import LowDisk
+from bellglass.node.net.egress import Egress
 from bellglass.node.net.presets import Presets
 from bellglass.node.params import Params
 from bellglass.node.sandboxes import DISK_LOW, Sandboxes
@@ -122,7 +123,13 @@ class Node:
             self.sandboxes.disk_changed,
             is_low=await self.journal.meta(DISK_LOW) == "yes",
         )
+        if isinstance(driver, RaisesWall):
+            self.sandboxes.egress = Egress(data, settings, driver)
         await recovery.recover(self.sandboxes, boot_id_file)
+        if self.sandboxes.egress is not None:
+            # All that was recovered is known to it by now: what else proxy and resolver hold they let go.
+            await self.sandboxes.egress.start()
+            stack.push_async_callback(self.sandboxes.egress.close)
         self.sandboxes.pools.start(self.disk.check)
         stack.push_async_callback(self.sandboxes.suspend)
         await self.disk.start()

@@ -16,6 +16,7 @@ from bellglass.node.drivers.base import MachineSpec
 from bellglass.node.image.template import BuiltTemplate
 from bellglass.node.journal import SandboxRow
 from bellglass.node.live import LiveSandbox
+from bellglass.node.net import networks
 
 if TYPE_CHECKING:
     from bellglass.node.sandboxes import Sandboxes
@@ -70,7 +71,7 @@ async def create(
             faultpoints.reach("node.create.machine_made")
             live = node.make_live(row, spec, handle)
             live.start()
-            await first_hello(live)
+            await first_hello(node, live)
             faultpoints.reach("node.create.hello")
             return await confirm(node, row, live, spec)
         except BaseException as error:
@@ -104,7 +105,18 @@ def machine_spec(
     )
 
 
-async def first_hello(live: LiveSandbox) -> None:
+async def first_hello(node: Sandboxes, live: LiveSandbox) -> None:
+    """Until the agent spoke and the machine has its network. Raises SandboxFailed when it does not, or dies first."""
+    attaching = asyncio.ensure_future(networks.attach(node, live))
+    try:
+        await agent_hello(live)
+        await attaching
+    finally:
+        attaching.cancel()
+        await asyncio.gather(attaching, return_exceptions=True)
+
+
+async def agent_hello(live: LiveSandbox) -> None:
     """Until the agent spoke. Raises SandboxFailed when it does not, or its machine dies first."""
     loop = asyncio.get_running_loop()
     hello: asyncio.Task[Any] = loop.create_task(live.session.wait_link(loop.time() + HELLO_DEADLINE_S))

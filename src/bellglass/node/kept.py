@@ -150,7 +150,7 @@ class KeptDisks:
             live = node.make_live(row, spec, await node.driver.create(machine))
             try:
                 live.start()
-                await creating.first_hello(live)
+                await creating.agent_hello(live)
             except BaseException:
                 await live.close(sandboxes.gone(row))
                 await node.driver.keep_disk(row.id)

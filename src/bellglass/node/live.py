@@ -10,7 +10,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,8 @@ class LiveSandbox:
         self.default_cwd = spec.workdir
         self.expires_at_unix = 0.0
         self.idle_timeout_s: float | None = None
+        self.on_close: Callable[[str], Awaitable[None]] | None = None
+        """Called with the sandbox's id when it ends, before its machine dies."""
         self.operations = 0
         """File operations under way."""
         self._on_end = on_end
@@ -115,6 +117,8 @@ class LiveSandbox:
     async def close(self, error: BellglassError) -> None:
         """The sandbox ended: whoever waits hears `error`."""
         await self._close_all(error)
+        if self.on_close is not None:
+            await self.on_close(self.sandbox_id)
 
     async def _close_all(self, error: BellglassError) -> None:
         self._closed = True

@@ -12,6 +12,7 @@ from bellglass.node import ending, found, inputs, quarantine
 from bellglass.node.drivers.base import Handle
 from bellglass.node.executions import record
 from bellglass.node.journal import POOL_STATES, SandboxRow
+from bellglass.node.net import networks
 from bellglass.node.sandboxes import Sandboxes
 
 BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
@@ -108,6 +109,7 @@ async def _undo_create(node: Sandboxes, row: SandboxRow, lock: asyncio.Lock) -> 
 async def _take_over(node: Sandboxes, row: SandboxRow, handle: Handle) -> None:
     spec = SandboxSpec.from_json(row.spec)
     live = node.make_live(row, spec, handle)
+    await networks.attach(node, live)
     live.adopt()
     node.live_table[row.id] = live
     live.start()

@@ -28,7 +28,7 @@ from bellglass.node.executions.records import Records
 from bellglass.node.executions.registry import Limits
 from bellglass.node.journal import Journal, SandboxRow
 from bellglass.node.live import EndCall, LiveSandbox
-from bellglass.node.net import networks
+from bellglass.node.net.egress import Egress
 from bellglass.node.net.presets import Presets
 from bellglass.node.pools.pools import Pools
 from bellglass.node.templates import Templates
@@ -66,7 +66,7 @@ class Sandboxes:
         self.templates = templates
         self.admission = admission
         self.presets = presets
-        self.egress: networks.Applies | None = None
+        self.egress: Egress | None = None
         """None where the driver's machines have no network."""
         self.row_table: dict[str, SandboxRow] = {}
         self.live_table: dict[str, LiveSandbox] = {}

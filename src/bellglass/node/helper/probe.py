@@ -24,7 +24,7 @@ _HOST_COUNTS = {
     Path("/proc/sys/fs/file-max"): 2**63 - 1,
     Path("/proc/sys/kernel/pty/max"): 65536,
 }
-_PROGRAMS = {"mkfs.ext4": "e2fsprogs"}
+_PROGRAMS = {"mkfs.ext4": "e2fsprogs", "nft": "nftables"}
 
 
 def probe(context: Context, runtime: str) -> Mapping[str, Any]:

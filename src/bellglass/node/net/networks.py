@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from bellglass import faultpoints
 from bellglass.errors import NodeUnavailable, NotSupported, SandboxFailed
 from bellglass.model import Network, SandboxSpec
 from bellglass.node import sandboxes
+from bellglass.node.drivers.base import HasNetwork
 from bellglass.node.journal import SandboxRow
 
 if TYPE_CHECKING:
@@ -24,13 +25,6 @@ if TYPE_CHECKING:
 APPLY_S = 20.0
 """How long a change waits for a proxy or resolver that is being started again."""
 log = logging.getLogger("bellglass.network")
-
-
-class Applies(Protocol):
-    """Who hands policies to proxy and resolver: egress.py."""
-
-    async def set_policy(self, sandbox_id: str, policy: dict[str, Any], generation: int) -> None:
-        """Returns when both have it, and all that it refuses is cut."""
 
 
 async def set_network(node: Sandboxes, live: LiveSandbox, network: Network, generation: int) -> SandboxRow:
@@ -61,6 +55,15 @@ def check(node: Sandboxes, network: Network) -> None:
         raise NotSupported(
             "network: sandboxes of this node have loopback only", hint='it can be "deny"', details={"field": "network"}
         )
+
+
+async def attach(node: Sandboxes, live: LiveSandbox) -> None:
+    """From now on the machine has the network of its spec; nothing where it can have none. Raises SandboxFailed."""
+    if node.egress is None or not isinstance(live.handle, HasNetwork):
+        return
+    policy = await node.presets.document(live.spec.network)
+    live.on_close = node.egress.detach
+    await node.egress.attach(live.sandbox_id, live.handle, policy, live.spec.network_generation)
 
 
 async def push(node: Sandboxes, sandbox_id: str, spec: SandboxSpec) -> None:

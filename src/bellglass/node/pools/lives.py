@@ -13,6 +13,7 @@ from bellglass.model import SandboxSpec, TerminationReason
 from bellglass.node import creating, ending, templates
 from bellglass.node.journal import SandboxRow
 from bellglass.node.live import LiveSandbox
+from bellglass.node.net import networks
 from bellglass.node.pools.member import Member
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ async def make(node: Sandboxes, member: Member, on_end: OnEnd) -> None:
     faultpoints.reach("node.pool.machine_made")
     live = member.live = node.make_live(row, spec, handle, on_end=on_end)
     live.start()
-    await creating.first_hello(live)
+    await creating.first_hello(node, live)
     row = replace(
         row,
         state="pooled",
@@ -74,6 +75,7 @@ async def take_over(node: Sandboxes, member: Member, on_end: OnEnd) -> None:
     if handle is None:
         return
     member.live = node.make_live(member.row, member.spec, handle, on_end=on_end)
+    await networks.attach(node, member.live)
     member.leave("ready")
     member.live.start()
     member.live.watch_machine()

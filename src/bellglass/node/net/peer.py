@@ -1,0 +1,183 @@
+"""The node's view of one of the two egress processes: what it was told of which sandbox, and telling it the rest.
+
+The process may be started anew at any moment, and so may the node. After each connect the process says what it holds;
+what it should not hold is detached, what it lacks is attached with listeners made anew, and everything is told its
+policy. In between `settle` brings one sandbox up to date. Until a sandbox is attached nothing listens for it, so what
+it dials is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bellglass.egress.control import ControlError, Document
+from bellglass.egress.control_client import ControlClient
+from bellglass.errors import BellglassError
+from bellglass.node.drivers.base import HasNetwork
+
+RETRY_S = 1.0
+LOST_S = 0.01
+UNSURE: tuple[int, dict[str, Any]] = (-1, {})
+AT_ONCE = 8
+"""Sandboxes that are attached at the same time after a connect."""
+log = logging.getLogger("bellglass.network")
+
+
+@dataclass(slots=True, eq=False)
+class Attached:
+    """A sandbox that should be attached. `locks` by peer: what it is told goes in order."""
+
+    sandbox_id: str
+    handle: HasNetwork
+    policy: dict[str, Any]
+    generation: int
+    locks: dict[str, asyncio.Lock] = field(default_factory=dict)
+    gone: bool = False
+
+    def lock(self, peer: str) -> asyncio.Lock:
+        return self.locks.setdefault(peer, asyncio.Lock())
+
+
+class Peer:
+    """`listeners`: the names of those that it is given, in order. `table` is the caller's, and changes."""
+
+    def __init__(
+        self, name: str, path: Path, listeners: tuple[str, ...], table: Mapping[str, Attached], on_event: Any
+    ) -> None:
+        self.name = name
+        self._listeners = listeners
+        self._table = table
+        self._held: dict[str, tuple[int, dict[str, Any]]] = {}
+        """What it is known to hold: generation and policy; UNSURE where that is not known."""
+        self._client = ControlClient(path, on_connected=self._connected, on_event=on_event)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def connected(self) -> bool:
+        return self._client.connected
+
+    def start(self) -> None:
+        self._spawn(self._client.run(), f"{self.name}: connection")
+
+    async def close(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def settled(self, one: Attached) -> None:
+        """Returns when it holds the sandbox with its newest policy, however long the process is away. Raises
+        BellglassError, ControlError."""
+        while True:
+            await self._client.wait_connected()
+            try:
+                await self._settle(one)
+                return
+            except ControlError as error:
+                if error.code != "lost":
+                    raise
+                await asyncio.sleep(LOST_S)  # the client has yet to notice
+
+    async def detach(self, sandbox_id: str) -> None:
+        """For one that is in the table no more. A process that is away is told when it is back."""
+        if self._held.pop(sandbox_id, None) is None and not self.connected:
+            return
+        try:
+            await self._client.call("detach", sandbox=sandbox_id)
+        except ControlError as error:
+            if error.code != "lost":
+                log.warning("%s does not let go of %s: %s", self.name, sandbox_id, error)
+
+    async def _settle(self, one: Attached) -> None:
+        async with one.lock(self.name):
+            policy, generation = one.policy, one.generation
+            if one.gone or self._held.get(one.sandbox_id) == (generation, policy):
+                return
+            known = one.sandbox_id in self._held
+            self._held[one.sandbox_id] = UNSURE
+            fields = {"sandbox": one.sandbox_id, "generation": generation, "policy": policy}
+            if not known or not await self._told(fields):
+                await self._attach(one, fields)
+            if one.gone:
+                await self.detach(one.sandbox_id)
+            else:
+                self._held[one.sandbox_id] = (generation, policy)
+
+    async def _told(self, fields: Document) -> bool:
+        """False: it does not hold the sandbox."""
+        try:
+            await self._client.call("policy", **fields)
+        except ControlError as error:
+            if error.code == "stale":
+                # Of a later journal than this node has: what is in ours counts.
+                await self._client.call("detach", sandbox=fields["sandbox"])
+            elif error.code != "unknown_sandbox":
+                raise
+            return False
+        return True
+
+    async def _attach(self, one: Attached, fields: Document) -> None:
+        made: dict[str, socket.socket] = {}
+        try:
+            made = await one.handle.listeners(self._listeners)
+            descriptors = [made[name].fileno() for name in self._listeners]
+            await self._client.call("attach", descriptors=descriptors, **fields)
+        except (BellglassError, ControlError):
+            self._held.pop(one.sandbox_id, None)
+            raise
+        finally:
+            for listener in made.values():
+                listener.close()
+
+    async def _connected(self, client: ControlClient) -> None:
+        self._held = dict.fromkeys((await client.call("list"))["sandboxes"], UNSURE)
+        for sandbox_id in set(self._held) - set(self._table):
+            await client.call("detach", sandbox=sandbox_id)
+            del self._held[sandbox_id]
+        some = asyncio.Semaphore(AT_ONCE)
+
+        async def settle(one: Attached) -> None:
+            async with some:
+                try:
+                    await self._settle(one)
+                except ControlError as error:
+                    if error.code == "lost":
+                        raise
+                    self._again(one, error)
+                except BellglassError as error:
+                    self._again(one, error)
+
+        results = await asyncio.gather(*map(settle, list(self._table.values())), return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+        log.info("%s is connected, and holds %d sandboxes", self.name, len(self._held))
+
+    def _again(self, one: Attached, error: Exception) -> None:
+        log.error("sandbox %s has no network: %s: %s", one.sandbox_id, self.name, error)
+
+        async def later() -> None:
+            await asyncio.sleep(RETRY_S)
+            if self._table.get(one.sandbox_id) is one:
+                try:
+                    await self.settled(one)
+                except (BellglassError, ControlError) as again:
+                    self._again(one, again)
+
+        self._spawn(later(), f"{self.name}: {one.sandbox_id}")
+
+    def _spawn(self, work: Any, name: str) -> None:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("%s failed", task.get_name(), exc_info=error)
