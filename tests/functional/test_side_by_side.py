@@ -11,7 +11,7 @@ from pathlib import Path
 from bellglass.supervise.processes import ProcessId
 from bellglass.testing import kernel
 from bellglass.testing.leaks import assert_no_leak, snapshot
-from bellglass.testing.machine_restart import lose_power
+from bellglass.testing.machine_restart import lose_power, unmount_gateways
 from bellglass.testing.stack import Stack
 from tests.conftest import SANDBOX_OPTIONS, snapshot_of_nothing
 from tests.functional.own import own_installation
@@ -24,7 +24,7 @@ TICK = "import itertools, time\nfor i in itertools.count(1): open('tick', 'w').w
 def kill_all_daemons(stack):
     """kill -9, the supervisor first: nobody starts another."""
     pids = stack.pids()
-    for name in ("supervisor", "node", "helper", "server"):
+    for name in ("supervisor", "node", "helper", "server", "proxy", "resolver"):
         process = ProcessId.of(pids[name])
         process.send(signal.SIGKILL)
         assert process.wait(time.monotonic() + 10), name
@@ -79,6 +79,7 @@ def test_one_that_is_killed_and_cleaned_never_touches_the_other(stack, new_box):
     lxcfs.send(signal.SIGKILL)
     assert lxcfs.wait(time.monotonic() + 10)
     subprocess.run(["umount", "--lazy", str(other.data.lxcfs_dir)], check=False)
+    unmount_gateways(other.data)
     description = other.data.installation_file.read_text()
     shutil.rmtree(other.data_dir)
     assert things(stack) == before and ticks(box)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from bellglass import faultpoints
+from bellglass.datadir import DataDir
 from bellglass.supervise.control import read_record
 from bellglass.testing import kernel
 from bellglass.testing.leaks import UID_RANGES, snapshot
@@ -54,10 +55,7 @@ def lose_power(stack: Stack) -> None:
 
     _until(cleared, f"cgroups {group} stay")
     subprocess.run(["umount", "--lazy", str(stack.data.lxcfs_dir)], check=False, capture_output=True)
-    # The gateways' files stay, as after a loss of power, and nothing is mounted on them.
-    for mount in sorted((mount.point for mount in kernel.mounts()), reverse=True):
-        if Path(mount).is_relative_to(stack.data.gateways_dir):
-            subprocess.run(["umount", "--lazy", mount], check=True, capture_output=True)
+    unmount_gateways(stack.data)
     for table in kernel.nft_tables():
         if scope.installation in table:
             subprocess.run(["nft", "delete", "table", *table.split()], check=True)
@@ -66,6 +64,13 @@ def lose_power(stack: Stack) -> None:
             lease.unlink()
     for kind in ("process", "mount", "loop device", "cgroup", "nft table", "uid range"):
         _until(lambda kind=kind: not snapshot(scope).items[kind], f"a {kind} stays")  # type: ignore[misc]
+
+
+def unmount_gateways(data: DataDir) -> None:
+    """Their files stay, as after a loss of power, and nothing is mounted on them."""
+    for mount in sorted((mount.point for mount in kernel.mounts()), reverse=True):
+        if Path(mount).is_relative_to(data.gateways_dir):
+            subprocess.run(["umount", "--lazy", mount], check=True, capture_output=True)
 
 
 def _from_below(place: Path) -> Iterable[Path]:
