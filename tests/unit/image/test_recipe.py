@@ -89,13 +89,15 @@ def test_digest_follows_content_and_nothing_else(tmp_path: Path) -> None:
 def test_command_is_a_pure_function(tmp_path: Path) -> None:
     found = loaded(tmp_path)
     target, sources, options = tmp_path / "root", tmp_path / "sources.list", tmp_path / "apt.conf"
-    argv = build.mmdebstrap_argv(found, target, sources=sources, options=options, extra_ca=tmp_path / "a b.pem")
+    argv = build.mmdebstrap_argv(
+        found, target, sources=sources, options=options, extra_ca=[tmp_path / "a b.pem", tmp_path / "c.pem"]
+    )
     assert argv[0] == "mmdebstrap"
     assert "--variant=minbase" in argv and "--include=curl,python3-pip" in argv
     assert f"--aptopt={options}" in argv
     assert argv[-3:] == ["bookworm", str(target), str(sources)]
     hooks = [part for part in argv if part.startswith("--customize-hook=")]
-    assert f"'{tmp_path}/a b.pem'" in hooks[0]
+    assert f"'{tmp_path}/a b.pem' {tmp_path}/c.pem" in hooks[0] and "update-ca-certificates" in hooks[1]
     assert hooks[-1] == f'--customize-hook=sh {tmp_path}/tiny/hooks/10-a.sh "$1"'
     bare = build.mmdebstrap_argv(found, target, sources=None, options=None)
     assert bare[-2:] == ["bookworm", str(target)]

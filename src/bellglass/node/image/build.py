@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -35,16 +35,27 @@ BUILD_TIMEOUT_S = 1800
 _WORK_PREFIX = ".build-"
 _DEBIAN_KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 _CARRIED_ENV = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy")
-_CA_INSIDE = "/usr/local/share/ca-certificates/bellglass-operator.crt"
+_CA_FOLDER = "usr/local/share/ca-certificates"
+_CA_FILE = "etc/ssl/certs/bellglass-operator.pem"
+_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
+CA_ENV = {
+    "SSL_CERT_FILE": _BUNDLE,
+    "REQUESTS_CA_BUNDLE": _BUNDLE,
+    "PIP_CERT": _BUNDLE,
+    "NODE_EXTRA_CA_CERTS": f"/{_CA_FILE}",
+}
+"""For those who bring certificates of their own instead of reading the system's: Pythons that are not Debian's,
+certifi, pip in a venv, Node."""
+_PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 
 
 def mmdebstrap_argv(
-    recipe: Recipe, target: Path, *, sources: Path | None, options: Path | None, extra_ca: Path | None = None
+    recipe: Recipe, target: Path, *, sources: Path | None, options: Path | None, extra_ca: Sequence[Path] = ()
 ) -> list[str]:
     """The command that fills `target`, which does not exist yet.
 
     `sources`: a sources.list, or None for mmdebstrap's defaults; `options`: an apt.conf, which
-    `build` takes out of the result again.
+    `build` takes out of the result again; `extra_ca`: files of one certificate each.
     """
     argv = ["mmdebstrap", "--mode=root", "--format=directory", f"--variant={recipe.variant}"]
     if recipe.packages:
@@ -54,7 +65,8 @@ def mmdebstrap_argv(
     if options:
         argv.append(f"--aptopt={options}")
     if extra_ca:
-        argv.append(f'--customize-hook=install -m 0644 {shlex.quote(str(extra_ca))} "$1"{_CA_INSIDE}')
+        files = shlex.join(str(path) for path in extra_ca)
+        argv.append(f'--customize-hook=install -m 0644 {files} "$1"/{_CA_FOLDER} && cat {files} > "$1"/{_CA_FILE}')
         argv.append('--customize-hook=chroot "$1" update-ca-certificates')
     # Through sh, because a package installed from a wheel may have lost the executable bit.
     argv += [f'--customize-hook=sh {shlex.quote(str(hook))} "$1"' for hook in recipe.hook_paths()]
@@ -77,7 +89,8 @@ def build(
     Raises NotSupported (not root, or mmdebstrap is missing), InvalidRequest (`extra_ca` can't be read) and
     InternalError with mmdebstrap's last lines and its command; then nothing of the build is left.
     """
-    digest = recipe.digest(extra_ca=_read_ca(extra_ca))
+    certificates = _read_ca(extra_ca)
+    digest = recipe.digest(extra_ca=b"".join(certificates))
     final = templates_dir / template.folder_name(recipe.name, digest)
     if (final / template.META).exists():
         return template.read(final)
@@ -97,10 +110,11 @@ def build(
             undo.callback(_remove, work)
             work.chmod(0o755)
             rootfs = work / "rootfs"
-            _bootstrap(recipe, rootfs, extra_ca=extra_ca, progress=progress, timeout_s=timeout_s)
+            _bootstrap(recipe, rootfs, certificates, progress=progress, timeout_s=timeout_s)
             progress("measuring and storing")
             _finish(rootfs)
-            built = _describe(recipe, digest, rootfs, final)
+            env = (CA_ENV if certificates else {}) | dict(recipe.env)
+            built = _describe(recipe, digest, rootfs, final, env)
             (work / template.META).write_text(json.dumps(built.to_json(), indent=2) + "\n", "utf-8")
             os.sync()  # a rename that survives a power cut must not name files that did not
             _remove(final)
@@ -109,11 +123,17 @@ def build(
         return built
 
 
-def _bootstrap(recipe: Recipe, rootfs: Path, *, extra_ca: Path | None, progress: Progress, timeout_s: float) -> None:
+def _bootstrap(
+    recipe: Recipe, rootfs: Path, certificates: Sequence[bytes], *, progress: Progress, timeout_s: float
+) -> None:
     # Outside the templates folder and 0700: the host's sources and options can hold credentials.
     with tempfile.TemporaryDirectory(prefix="bellglass-template-") as private:
         sources = _written(Path(private) / "sources.list", apt_sources.host_sources(recipe.suite))
         options = _written(Path(private) / "apt.conf", apt_sources.host_options())
+        # One a file: the folder of hashed names, which OpenSSL reads, takes no more of each.
+        extra_ca = [Path(private) / f"bellglass-operator-{number}.crt" for number in range(len(certificates))]
+        for path, certificate in zip(extra_ca, certificates, strict=True):
+            path.write_bytes(certificate)
         argv = mmdebstrap_argv(recipe, rootfs, sources=sources, options=options, extra_ca=extra_ca)
         progress(f"Debian {recipe.suite} with {len(recipe.packages)} packages")
         _run(argv, progress=progress, timeout_s=timeout_s)
@@ -183,7 +203,7 @@ def _finish(rootfs: Path) -> None:
         _remove(entry)
 
 
-def _describe(recipe: Recipe, digest: str, rootfs: Path, final: Path) -> BuiltTemplate:
+def _describe(recipe: Recipe, digest: str, rootfs: Path, final: Path, env: Mapping[str, str]) -> BuiltTemplate:
     size_bytes = files = 0
     seen: set[int] = set()
     for folder, folders, names in os.walk(rootfs):
@@ -200,7 +220,7 @@ def _describe(recipe: Recipe, digest: str, rootfs: Path, final: Path) -> BuiltTe
         size_bytes=size_bytes,
         files=files,
         built_at=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
-        env=dict(recipe.env),
+        env=dict(env),
         user=recipe.user,
         workdir=recipe.workdir,
         folder=final,
@@ -219,16 +239,18 @@ def _locked(templates_dir: Path, progress: Progress) -> Iterator[None]:
         yield
 
 
-def _read_ca(path: Path | None) -> bytes:
+def _read_ca(path: Path | None) -> list[bytes]:
+    """The certificates of a PEM file, a line end behind each."""
     if path is None:
-        return b""
+        return []
     try:
         data = path.read_bytes()
     except OSError as error:
         raise InvalidRequest(f"extra_ca {path}: {error.strerror}", details={"field": "extra_ca"}) from error
-    if b"-----BEGIN CERTIFICATE-----" not in data:
+    certificates = [pem.replace(b"\r\n", b"\n") + b"\n" for pem in _PEM.findall(data)]
+    if not certificates:
         raise InvalidRequest(f"extra_ca {path} holds no PEM certificate", details={"field": "extra_ca"})
-    return data
+    return certificates
 
 
 def _written(path: Path, lines: tuple[str, ...]) -> Path | None:

@@ -25,7 +25,7 @@ from typing import Any
 
 from bellglass.errors import BellglassError, InvalidRequest, NotFound
 
-BUILDER_VERSION = 1
+BUILDER_VERSION = 2
 """Part of every digest: raise it when build.py makes something else of the same recipe."""
 
 VARIANTS = frozenset({"minbase", "apt", "essential", "required", "important", "standard"})
