@@ -28,6 +28,7 @@ NAMES = {
     "AsyncFiles": "Files",
     "AsyncInput": "Input",
     "AsyncPools": "Pools",
+    "AsyncPort": "Port",
     "AsyncResponse": "Response",
     "AsyncTransport": "Transport",
     "AsyncWarmPools": "WarmPools",

@@ -63,6 +63,9 @@ _NAMES: dict[str, tuple[str, str]] = {
     "WarmPools": ("bellglass.sdk._sync.pools", "WarmPools"),
     "AsyncWarmPools": ("bellglass.sdk._async.pools", "AsyncWarmPools"),
     "PoolInfo": ("bellglass.model", "Pool"),
+    "Port": ("bellglass.sdk._sync.ports", "Port"),
+    "AsyncPort": ("bellglass.sdk._async.ports", "AsyncPort"),
+    "PortToken": ("bellglass.model", "PortToken"),
     "Network": ("bellglass.sdk._network", "Network"),
     "Rule": ("bellglass.sdk._network", "Rule"),
     "NetworkInfo": ("bellglass.model", "SandboxNetwork"),
@@ -78,10 +81,12 @@ if TYPE_CHECKING:
     from bellglass.model import Execution as ExecutionInfo  # noqa: F401
     from bellglass.model import FileInfo as FileInfo
     from bellglass.model import Pool as PoolInfo  # noqa: F401
+    from bellglass.model import PortToken as PortToken
     from bellglass.model import Sandbox as SandboxInfo  # noqa: F401
     from bellglass.model import SandboxNetwork as NetworkInfo  # noqa: F401
     from bellglass.sdk._async.executions import AsyncExecution as AsyncExecution
     from bellglass.sdk._async.pools import AsyncWarmPools as AsyncWarmPools
+    from bellglass.sdk._async.ports import AsyncPort as AsyncPort
     from bellglass.sdk._face import AsyncSandbox as AsyncSandbox
     from bellglass.sdk._face import Sandbox as Sandbox
     from bellglass.sdk._network import Network as Network
@@ -90,6 +95,7 @@ if TYPE_CHECKING:
     from bellglass.sdk._results import OutputChunk as OutputChunk
     from bellglass.sdk._sync.executions import Execution as Execution
     from bellglass.sdk._sync.pools import WarmPools as WarmPools
+    from bellglass.sdk._sync.ports import Port as Port
 
 
 def __getattr__(name: str) -> Any:

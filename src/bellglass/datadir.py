@@ -12,6 +12,8 @@
                             gateways/ (0700, root's: the sandboxes' gateways, mounted)
       run/egress/           0755: all that proxy and resolver see of the host's files: etc/hosts, etc/resolv.conf, and
                             their sockets, each in a folder that only those may pass who are meant to connect
+      previews/             made by `bellglass previews ca`: a CA with its key (root's), a certificate with its key
+                            (the server's)
       logs/                 server.log node.log helper.log proxy.log resolver.log supervisor.log
       faults/               made by tests alone: see faultpoints.py
 
@@ -57,6 +59,7 @@ class DataDir:
     gateways_dir = property(lambda self: self.run_dir / "gateways")
     runc_root = property(lambda self: self.run_dir / "runc")
     supervisor_file = property(lambda self: self.run_dir / "supervisor.json")
+    previews_dir = property(lambda self: self.root / "previews")
     logs_dir = property(lambda self: self.root / "logs")
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
@@ -14,6 +15,9 @@ from bellglass.sdk._async.executions import AsyncExecution, run
 from bellglass.sdk._async.executions import start as start_execution
 from bellglass.sdk._async.files import AsyncFiles
 from bellglass.sdk._async.network import AsyncBoxNetwork
+from bellglass.sdk._async.ports import AsyncPort
+from bellglass.sdk._async.ports import ports as list_ports
+from bellglass.sdk._async.ports import publish as publish_port
 from bellglass.sdk._async.transport import AsyncTransport
 from bellglass.sdk._commands import command as make_command
 from bellglass.sdk._http import sandbox_path, target
@@ -200,6 +204,36 @@ class AsyncBox:
             cursor = page.get("cursor")
             if not cursor:
                 return
+
+    async def publish(
+        self,
+        port: int,
+        *,
+        visibility: str = "private",
+        expires_in: int | float | str | None = None,
+        host_header: str | None = None,
+        frame_ancestors: Sequence[str] | None = None,
+        own_address: bool = False,
+    ) -> AsyncPort:
+        """Give a port that a program inside listens on an URL, which is an origin of its own.
+
+        Private unless `visibility="public"`: who visits needs a link of the answer's `token_url()`. `host_header` is
+        what the program gets as Host; `frame_ancestors` may show it in a frame; `own_address` is a loopback address
+        instead of a name. Published again, it has the new options and its tokens go on.
+
+        Raises InvalidRequest, NotFound, SandboxGone, LimitExceeded, NotSupported."""
+        options: dict[str, Any] = {
+            "visibility": visibility,
+            "expires_in": expires_in,
+            "host_header": host_header,
+            "frame_ancestors": None if frame_ancestors is None else [*frame_ancestors],
+            "own_address": own_address,
+        }
+        return await publish_port(self._transport, self.id, port, options)
+
+    async def ports(self) -> builtins.list[AsyncPort]:
+        """Its published ports, by number."""
+        return await list_ports(self._transport, self.id)
 
     async def delete(self) -> None:
         """End it: every process dies, its files are gone. It having ended already is success. Raises NotFound."""

@@ -23,9 +23,10 @@ class Shown(NamedTuple):
     in_cookies: list[str]
 
 
-def take(request: Request) -> Shown:
+def take(request: Request, scheme: str) -> Shown:
+    """A cookie counts only under the scheme's own name: the plain one may have been set by a sibling."""
     target, in_query = _from_query(request.target)
-    headers, in_cookies = _from_cookies(request.headers)
+    headers, in_cookies = _from_cookies(request.headers, COOKIES[scheme].encode())
     in_header = [value for name, value in headers if name.lower() == TOKEN_HEADER]
     headers = without(headers, (TOKEN_HEADER,))
     return Shown(
@@ -58,7 +59,7 @@ def _from_query(target: bytes) -> tuple[bytes, list[str]]:
     return (path + b"?" + b"&".join(kept) if kept else path), found
 
 
-def _from_cookies(headers: Headers) -> tuple[Headers, list[str]]:
+def _from_cookies(headers: Headers, good: bytes) -> tuple[Headers, list[str]]:
     left: Headers = []
     found: list[str] = []
     for name, value in headers:
@@ -71,7 +72,8 @@ def _from_cookies(headers: Headers) -> tuple[Headers, list[str]]:
             key, _, text = pair.partition(b"=")
             if key.strip() in _NAMES:
                 mine += 1
-                found.append(text.strip().strip(b'"').decode("latin-1"))
+                if key.strip() == good:
+                    found.append(text.strip().strip(b'"').decode("latin-1"))
             else:
                 kept.append(pair)
         if not mine:

@@ -107,7 +107,7 @@ class Visit:
         self.admitted = False
         began = time.perf_counter()
         publication = self._published(request)
-        shown = access.take(request)
+        shown = access.take(request, self._house.ports.origin_of(publication).partition(":")[0])
         used: Pass | None = None
         if publication.visibility != "public":
             used = await self._admit(publication, shown)
