@@ -112,6 +112,7 @@ SERVER_ONLY = (
     "alembic",
     "structlog",
     "starlette",
+    "cryptography",
 )
 BLOCKED_IMPORT = """
 import sys

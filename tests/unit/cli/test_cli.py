@@ -308,6 +308,7 @@ def test_help_of_every_noun(run: Callable[..., Done]) -> None:
             "keys",
             "limits",
             "pools",
+            "previews",
             "quarantine",
             "templates",
         )

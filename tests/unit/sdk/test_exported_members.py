@@ -8,26 +8,27 @@ import bellglass
 from bellglass import errors
 
 NAMES = {
-    "AgentLost", "ArchiveRefused", "AsyncExecution", "AsyncSandbox", "AsyncWarmPools", "BellglassError", "ClientError",
-    "Conflict",
+    "AgentLost", "ArchiveRefused", "AsyncExecution", "AsyncPort", "AsyncSandbox", "AsyncWarmPools", "BellglassError",
+    "ClientError", "Conflict",
     "ConnectionFailed", "DiskFull", "ExecResult", "Execution", "ExecutionFailed", "ExecutionInfo", "FileExists",
     "FileInfo", "FileMissing", "FilePermission", "FileTypeMismatch", "Forbidden", "IdempotencyConflict",
     "InternalError", "InvalidCommand", "InvalidRequest", "LimitExceeded", "MethodNotAllowed", "Network", "NetworkInfo",
     "NoCapacity",
     "NodeUnavailable", "NotAcceptable", "NotFound", "NotSupported", "OutputChunk", "OutputInvalid", "PoolInfo",
-    "PortUnreachable", "RangeNotSatisfiable", "RequestError",
+    "Port", "PortToken", "PortUnreachable", "RangeNotSatisfiable", "RequestError",
     "Rule", "Sandbox", "SandboxFailed", "SandboxGone", "SandboxInfo", "ServiceError", "StreamInterrupted", "TooLarge",
     "Unauthorized", "VersionMismatch", "WarmPools", "__version__",
 }  # fmt: skip
 BOX = {
     "close", "connect", "delete", "exec", "execution", "executions", "files", "get_or_create", "id", "info", "labels",
-    "list", "name", "network", "start", "state", "update", "workdir",
+    "list", "name", "network", "ports", "publish", "start", "state", "update", "workdir",
 }  # fmt: skip
 FILES = {
     "download", "download_dir", "exists", "list", "mkdir", "move", "read_bytes", "read_stream", "read_text", "remove",
     "stat", "upload", "upload_dir", "write_bytes", "write_text",
 }  # fmt: skip
 NETWORK = {"get", "set"}
+PORT = {"info", "port", "revoke_tokens", "token", "token_url", "unpublish", "url", "visibility"}
 EXECUTION = {"close_stdin", "id", "kill", "output", "sandbox_id", "signal", "status", "wait", "write_stdin"}
 RESULT = {
     "duration_s", "execution_id", "exit_code", "json", "ok", "oom_ambiguous", "oom_killed", "signal", "stderr",
@@ -65,6 +66,7 @@ def test_members_are_pinned() -> None:
     assert public(bellglass.AsyncSandbox) | instance == BOX - {"close"} | {"aclose"}
     assert public(Files) == public(AsyncFiles) == FILES
     assert public(BoxNetwork) == public(AsyncBoxNetwork) == NETWORK
+    assert public(bellglass.Port) | {"info"} == public(bellglass.AsyncPort) | {"info"} == PORT
     on_instances = {"id", "sandbox_id"}
     assert public(bellglass.Execution) | on_instances == public(bellglass.AsyncExecution) | on_instances == EXECUTION
     fields = set(bellglass.ExecResult.__dataclass_fields__)
