@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import socket
 import threading
 import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -110,16 +113,15 @@ def test_only_published_ports_and_only_of_the_sandbox(new_box: Any, stack: Stack
         assert browser.get(to_api.url + "/v1/health").status_code == 502
 
 
-def test_an_upload_goes_through_whole(new_box: Any) -> None:
-    import hashlib
-
+@pytest.mark.parametrize("size", [200_000_000, pytest.param(2**31, marks=pytest.mark.slow)])
+def test_an_upload_goes_through_whole_and_costs_no_memory(new_box: Any, stack: Stack, size: int) -> None:
     box = new_box()
     serve(box, 8000)
     published = box.publish(8000)
-    size, block = 200_000_000, b"bellglass" * 100_000
+    block = b"bellglass" * 100_000
     digest = hashlib.sha256()
 
-    def body() -> Any:
+    def body() -> Iterator[bytes]:
         left = size
         while left:
             piece = block[:left]
@@ -127,13 +129,31 @@ def test_an_upload_goes_through_whole(new_box: Any) -> None:
             digest.update(piece)
             yield piece
 
-    headers = {"x-bellglass-token": published.token().token, "content-length": str(size)}
+    headers = {"x-bellglass-token": published.token().token}
     with visitor(published.url) as browser:
-        answered = browser.put("/", content=body(), headers=headers)
-    assert answered.status_code == 200 and answered.text == digest.hexdigest()
+        assert browser.put("/", content=b"", headers=headers).status_code == 200
+        pids = [stack.pids()[name] for name in ("server", "node")]
+        before = sum(map(resident_bytes, pids))
+        answered = browser.put("/", content=body(), headers={**headers, "content-length": str(size)}, timeout=300)
+        assert answered.status_code == 200 and answered.text == digest.hexdigest()
+        assert sum(map(peak_bytes, pids)) < before + 64 * 2**20
 
 
-def test_visits_keep_a_sandbox_from_being_idle_and_end_with_it(new_box: Any) -> None:
+def resident_bytes(pid: int) -> int:
+    Path(f"/proc/{pid}/clear_refs").write_text("5")  # the peak counts from now on
+    return status_bytes(pid, "VmRSS")
+
+
+def peak_bytes(pid: int) -> int:
+    return status_bytes(pid, "VmHWM")
+
+
+def status_bytes(pid: int, name: str) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(name)) * 1024
+
+
+def test_visits_end_with_the_sandbox(new_box: Any) -> None:
     box = new_box()
     serve(box, 8000)
     published = box.publish(8000, visibility="public")
@@ -143,6 +163,23 @@ def test_visits_keep_a_sandbox_from_being_idle_and_end_with_it(new_box: Any) -> 
         assert browser.get("/").status_code == 404
         with pytest.raises(Exception, match=r"no such sandbox"):
             box.publish(8000)
+
+
+def test_visits_are_activity(new_box: Any) -> None:
+    box = new_box(idle_timeout="4s")
+    box.files.write_text("serve.py", SERVE)
+    # In the background of an execution that has ended: only visits say that somebody uses it.
+    box.exec("setsid python3 serve.py 127.0.0.1 8000 >/dev/null 2>&1 &")
+    published = box.publish(8000, visibility="public")
+    with visitor(published.url) as browser:
+        began = time.monotonic()
+        while time.monotonic() < began + 7:
+            assert browser.get("/").status_code == 200
+        assert box.info().state == "running"
+    deadline = time.monotonic() + 30
+    while box.info().state == "running":
+        assert time.monotonic() < deadline
+    assert box.info().termination_reason == "idle"
 
 
 def test_an_ended_sandbox_says_so(new_box: Any) -> None:
