@@ -8,36 +8,32 @@ a network namespace; what lies beyond it, the metadata service among it, is anot
 from __future__ import annotations
 
 import json
-import os
 import platform
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from bellglass import settings
 from bellglass.datadir import DataDir
-from bellglass.node.helper import kernel
 from bellglass.node.helper.net.wall import wall_rules
 from bellglass.supervise import egress, launch
 from bellglass.supervise.install import Installation, prepare
+from bellglass.testing.namespaces import Namespace
 
 pytestmark = [
     pytest.mark.root,
     pytest.mark.skipif(platform.machine() != "x86_64", reason="the attacker's calls are x86_64's"),
 ]
 ATTACKER = Path(__file__).with_name("egress_attacker.py")
-CLONE_NEWNET = 0x40000000
 SEQPACKET = socket.SOCK_SEQPACKET
 METADATA, PRIVATE, PUBLIC, PUBLIC_V6 = "169.254.169.254", "10.9.9.2", "11.0.0.2", "2600::2"
 HOST_LINES = """
-ip link set lo up
 ip link add host type veth peer name far netns {far}
 ip addr add 11.0.0.1/24 dev host; ip addr add 10.9.9.1/24 dev host; ip addr add 169.254.1.1/16 dev host
 ip addr add 2600::1/64 dev host nodad
@@ -74,43 +70,17 @@ print("ready", flush=True)
 """
 
 
-class Namespace(NamedTuple):
-    pid: int
-
-    @property
-    def enter(self) -> list[str]:
-        return ["nsenter", f"--net=/proc/{self.pid}/ns/net"]
-
-    def run(self, *argv: str, text: str | None = None) -> None:
-        subprocess.run([*self.enter, *argv], input=text, text=True, check=True)
-
-
-def new_namespace() -> Namespace:
-    read, write = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            kernel.unshare(CLONE_NEWNET)
-            os.write(write, b".")
-            signal.pause()
-        finally:
-            os._exit(1)
-    assert os.read(read, 1) == b"."
-    os.close(read)
-    os.close(write)
-    return Namespace(pid)
-
-
 @pytest.fixture(scope="module")
 def host() -> Iterator[Namespace]:
     """A network namespace that plays the host, with servers of its own and beyond its link."""
-    near, far = new_namespace(), new_namespace()
+    near, far = Namespace(), Namespace()
     servers = []
     try:
-        near.run("sh", "-ec", HOST_LINES.format(far=far.pid))
+        near.run("sh", "-ec", HOST_LINES.format(far=far.path))
         far.run("sh", "-ec", FAR_LINES)
         for place in (near, far):
-            server = subprocess.Popen([*place.enter, sys.executable, "-c", SERVE], stdout=subprocess.PIPE)
+            argv = [sys.executable, "-c", SERVE]
+            server = place.call(lambda argv=argv: subprocess.Popen(argv, stdout=subprocess.PIPE))
             servers.append(server)
             assert server.stdout is not None and server.stdout.readline() == b"ready\n"
         yield near
@@ -118,9 +88,8 @@ def host() -> Iterator[Namespace]:
         for server in servers:
             server.kill()
             server.communicate()
-        for place in (near, far):
-            os.kill(place.pid, signal.SIGKILL)
-            os.waitpid(place.pid, 0)
+        near.close()
+        far.close()
 
 
 @pytest.fixture(scope="module")
@@ -180,9 +149,10 @@ def targets(installation: Installation) -> Iterator[dict[str, Any]]:
 def tried(host: Namespace, installation: Installation, name: str, targets: dict[str, Any]) -> dict[str, str]:
     """How each attempt ended. Without the wall where the network refuses nothing."""
     config = targets if name == "control" else egress.configuration(installation, settings.load(None), name) | targets
-    argv = [*host.enter, sys.executable, "-P", str(ATTACKER), name]
+    argv = [sys.executable, "-P", str(ATTACKER), name]
     argv += ["--data-dir", str(installation.data.root), "--config", json.dumps(config)]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120, env=launch.environment())
+    with host.inside():
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120, env=launch.environment())
     for line in done.stderr.splitlines():
         if line.startswith('{"attempts"'):
             return dict(json.loads(line)["attempts"])

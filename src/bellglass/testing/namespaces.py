@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import subprocess
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -46,6 +47,17 @@ class Namespace:
             return done.stdout
 
         return self.call(inside)
+
+    @contextlib.contextmanager
+    def inside(self) -> Iterator[None]:
+        """This thread is inside, and so is every process that it starts."""
+        before = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            _check(_libc.setns(self.fd, CLONE_NEWNET))
+            yield
+        finally:
+            _check(_libc.setns(before, CLONE_NEWNET))
+            os.close(before)
 
     def close(self) -> None:
         os.close(self.fd)
