@@ -270,7 +270,7 @@ def test_a_program_that_begins_to_listen_later(harness: Harness, api: httpx2.Cli
 
 
 def test_a_program_that_never_listens(harness: Harness, api: httpx2.Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bellglass.server.previews.visit.START_WAIT_S", 0.3)
+    monkeypatch.setattr("bellglass.server.previews.house.START_WAIT_S", 0.3)
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))
         site = public(harness, api, reserved.getsockname()[1])

@@ -17,8 +17,9 @@ from bellglass.server.cluster.base import ClusterEngine
 from bellglass.server.http.connections import Connections, limit_for
 from bellglass.server.ports.service import Ports
 from bellglass.server.previews import pages
+from bellglass.server.previews.house import House
 from bellglass.server.previews.origins import Origins
-from bellglass.server.previews.visit import House, Visit
+from bellglass.server.previews.visit import Visit
 from bellglass.server.previews.wire import Wire
 
 TLS_HANDSHAKE_S = 10.0
@@ -71,7 +72,7 @@ class Previews:
         self._bind_address = bind_address
         self._tls = tls_context(settings)
         networks = [ipaddress.ip_network(text) for text in settings["previews.trusted_proxies"]]
-        self._house = House(ports, cluster, networks, {})
+        self._house = House(ports, cluster, networks)
         self._counted = Connections(limit_for(settings["previews.max_connections"]))
         self._servers: dict[str, asyncio.Server] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -79,7 +80,7 @@ class Previews:
         self._changing = asyncio.Lock()
         self._main: asyncio.Server | None = None
         ports.origins = Origins.of(settings, listener.getsockname()[1])
-        ports.on_taken = self._taken
+        ports.on_taken = self._house.check
         ports.serve_addresses = self._serve_addresses
 
     async def start(self) -> None:
@@ -128,10 +129,6 @@ class Previews:
             self._counted.gone(seat)
             await wire.close()
             self._wires.discard(wire)
-
-    def _taken(self, sandbox_id: str, port: int) -> None:
-        for visit in list(self._house.open.get((sandbox_id, port), ())):
-            visit.check()
 
     async def _keep_addresses(self) -> None:
         """Now and then, for sandboxes that ended and publications whose time is over."""

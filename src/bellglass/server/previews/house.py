@@ -1,0 +1,206 @@
+"""What every visit goes through, whatever it speaks: which port is meant, who may, and a connection to its program."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from bellglass.errors import (
+    AgentLost,
+    BellglassError,
+    Conflict,
+    NodeUnavailable,
+    NotFound,
+    PortUnreachable,
+    Unauthorized,
+)
+from bellglass.link import LinkStream
+from bellglass.model import State
+from bellglass.server.cluster.base import ClusterEngine
+from bellglass.server.ports.service import Ports, expires_at_unix
+from bellglass.server.ports.store import Publication
+from bellglass.server.ports.tokens import Kind, Pass
+from bellglass.server.previews import access, head
+from bellglass.server.previews.access import Shown
+from bellglass.server.previews.head import Headers, Request
+from bellglass.server.sandboxes import guard
+
+START_WAIT_S = 10.0
+"""A program that does not listen yet has so long to begin."""
+_FIRST_PAUSE_S = 0.05
+_LAST_PAUSE_S = 0.5
+_FORWARDED = (
+    b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-forwarded-port", b"x-real-ip",
+)  # fmt: skip
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+class Stay:
+    """A visitor that was let in and is still there. `cut` ends what it has open."""
+
+    def __init__(self, publication: Publication, used: Pass | None, cut: Callable[[], None]) -> None:
+        self.publication = publication
+        self.used = used
+        self.cut = cut
+
+    @property
+    def left_s(self) -> float | None:
+        """Until its right ends."""
+        ends = [expires_at_unix(self.publication), self.used.expires_at_unix if self.used else None]
+        known = [end for end in ends if end is not None]
+        return max(min(known) - time.time(), 0.0) if known else None
+
+    def holds(self, now: Publication | None) -> bool:
+        """Whether it may stay, by what is published there now."""
+        if now is None or now.address != self.publication.address:
+            return False
+        return now.visibility == "public" or (self.used is not None and now.key == self.publication.key)
+
+
+class House:
+    """What all visits share."""
+
+    def __init__(self, ports: Ports, cluster: ClusterEngine, trusted_proxies: Sequence[Network]) -> None:
+        self.ports = ports
+        self._cluster = cluster
+        self._trusted_proxies = trusted_proxies
+        self._stays: dict[tuple[str, int], set[Stay]] = {}
+
+    def published(self, authority: bytes) -> Publication:
+        """What a Host names. Raises the same NotFound for whatever is not there."""
+        origins = self.ports.origins
+        named = origins.parse(authority.decode("latin-1")) if origins is not None else None
+        found = self.ports.visited(named) if named is not None else None
+        if found is None:
+            raise _nothing_here()
+        return found
+
+    def scheme_of(self, publication: Publication) -> str:
+        return self.ports.origin_of(publication).partition(":")[0]
+
+    async def admit(self, publication: Publication, shown: Shown) -> Pass | None:
+        """None where nobody is asked. Raises Unauthorized. A wrong header is a refusal; a wrong token in the query is
+        forgiven to one whose cookie is good: a link for single use that is loaded again."""
+        if publication.visibility == "public":
+            return None
+        for tokens, kinds in (
+            (shown.in_header, (Kind.TOKEN, Kind.SINGLE_USE)),
+            (shown.in_query, (Kind.TOKEN, Kind.SINGLE_USE)),
+            (shown.in_cookies, (Kind.COOKIE,)),
+        ):
+            for token in tokens:
+                used = self.ports.check(publication, token)
+                if used is not None and used.kind in kinds and await self.ports.spend(publication, used):
+                    return used
+            if tokens and tokens is shown.in_header:
+                break
+        raise Unauthorized(
+            "this page needs a link that is good" if shown.in_query or shown.in_cookies else "this page is private",
+            hint="ask for a new link where you got it; programs send X-Bellglass-Token",
+        )
+
+    def moved_to(self, publication: Publication, target: bytes, used: Pass | None) -> tuple[str, bytes | None]:
+        """The URL without the token, and a Set-Cookie unless the visitor has the cookie."""
+        origin = self.ports.origin_of(publication)
+        set_cookie = None
+        if used is not None and used.kind is not Kind.COOKIE:
+            left_s = max(round(used.expires_at_unix - time.time()), 1)
+            scheme = origin.partition(":")[0]
+            set_cookie = access.cookie(scheme, self.ports.cookie_for(publication, used), left_s)
+        return origin + target.decode("latin-1"), set_cookie
+
+    @contextmanager
+    def stay(self, publication: Publication, used: Pass | None, cut: Callable[[], None]) -> Iterator[Stay]:
+        """While a request is under way. Raises SandboxGone or Conflict when its sandbox does not run."""
+        if publication.state != State.RUNNING:
+            raise _not_running(publication)
+        stay, key = Stay(publication, used, cut), (publication.sandbox_id, publication.port)
+        self._stays.setdefault(key, set()).add(stay)
+        try:
+            yield stay
+        finally:
+            self._stays[key].discard(stay)
+            if not self._stays[key]:
+                del self._stays[key]
+
+    def check(self, sandbox_id: str, port: int) -> None:
+        """Something was taken from the visitors of this port: those that it was taken from are cut."""
+        stays = self._stays.get((sandbox_id, port))
+        if stays:
+            now = self.ports.still(sandbox_id, port)
+            for stay in list(stays):
+                if not stay.holds(now):
+                    stay.cut()
+
+    def expired(self, publication: Publication) -> BellglassError:
+        """What is to be said when a right has ended."""
+        if self.ports.still(publication.sandbox_id, publication.port) is None:
+            return _nothing_here()
+        return Unauthorized("the link has expired", hint="ask for a new one where you got it")
+
+    async def dial(self, publication: Publication, gone: asyncio.Event) -> LinkStream:
+        """A connection to the program. While nothing was sent it can be tried again: it may be starting, and so may
+        the node. Raises PortUnreachable and what the node raises."""
+        loop = asyncio.get_running_loop()
+        deadline, pause_s = loop.time() + START_WAIT_S, _FIRST_PAUSE_S
+        params = {
+            "sandbox_id": publication.sandbox_id, "generation": publication.generation, "port": publication.port,
+        }  # fmt: skip
+        while True:
+            try:
+                stream = await self._cluster.open(publication.node_id, "port.dial", params, body=True)
+                try:
+                    await stream.head()
+                except BaseException:
+                    await stream.reset()
+                    raise
+                return stream
+            except (PortUnreachable, NodeUnavailable, AgentLost) as error:
+                if isinstance(error, PortUnreachable) and error.details.get("reason") != "refused":
+                    raise
+                if loop.time() + pause_s > deadline or gone.is_set():
+                    raise
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 1.5, _LAST_PAUSE_S)
+
+    def inward(self, publication: Publication, request: Request, peer: str) -> Request:
+        """As the program gets it."""
+        host = request.get(b"host") or b""
+        came_through = head.find(request.headers, b"x-forwarded-for") if self._is_proxy(peer) else None
+        headers = head.without(request.headers, _FORWARDED)
+        if publication.host_header is not None:
+            given = publication.host_header.encode()
+            headers = [(name, given if name.lower() == b"host" else value) for name, value in headers]
+        headers += [
+            (b"X-Forwarded-For", came_through + b", " + peer.encode() if came_through else peer.encode()),
+            (b"X-Forwarded-Proto", self.scheme_of(publication).encode()),
+            (b"X-Forwarded-Host", host),
+        ]
+        return request._replace(headers=headers)
+
+    def _is_proxy(self, address: str) -> bool:
+        try:
+            found = ipaddress.ip_address(address)
+        except ValueError:
+            return False
+        return any(found in network for network in self._trusted_proxies)
+
+
+def outward(publication: Publication) -> Headers:
+    """What the answer gets beside the program's own headers; more than one policy means that all of them hold."""
+    if not publication.frame_ancestors:
+        return []
+    return [(b"Content-Security-Policy", b"frame-ancestors " + " ".join(publication.frame_ancestors).encode())]
+
+
+def _nothing_here() -> NotFound:
+    return NotFound("nothing is published under this name", hint="ask for the link again where you got it")
+
+
+def _not_running(publication: Publication) -> BellglassError:
+    if publication.state == State.CREATING:
+        return Conflict("the sandbox is still being created", hint="try again in a moment")
+    return guard.gone(publication.sandbox_id, publication.state, publication.termination_reason, publication.ended_at)
