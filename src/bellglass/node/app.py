@@ -113,7 +113,7 @@ class Node:
             ),
             retention_s=settings["server.retention"],
             pool_refills=settings["node.pool_refills"] or max(1, (os.cpu_count() or 1) // 2),
-            presets=Presets(settings),
+            presets=Presets(settings, self.journal.meta),
         )
         self.disk = LowDisk(
             data.root,

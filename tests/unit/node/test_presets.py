@@ -52,8 +52,16 @@ def discover(name: str) -> dict[str, Any]:
     return dict(json.loads(subprocess.run(argv, capture_output=True, text=True, check=True).stdout))
 
 
-def presets(**overrides: Any) -> Presets:
-    return Presets(settings.load(None, {}, {f"egress.presets_{name}": value for name, value in overrides.items()}))
+def presets(remembered: dict[str, str] | None = None, **overrides: Any) -> Presets:
+    kept = {} if remembered is None else remembered
+
+    async def remember(key: str, value: str | None = None) -> str | None:
+        if value is not None:
+            kept[key] = value
+        return kept.get(key)
+
+    values = {f"egress.presets_{name}": value for name, value in overrides.items()}
+    return Presets(settings.load(None, {}, values), remember)
 
 
 def test_rules_of_urls() -> None:
@@ -124,16 +132,26 @@ def test_documents(run: Any) -> None:
 
 def test_one_with_a_problem_is_tried_again(run: Any, index: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
-        known = presets()
+        kept: dict[str, str] = {}
+        known, pip = presets(kept), NetworkPolicy(presets=["pip"])
         monkeypatch.setenv("PIP_INDEX_URL", f"{index}/nothing")
-        found = await known.get("pip")
+        found = (await known.find(["pip", "nonsense"]))["pip"]
+        assert (await known.document(pip))["rules"] == []
         assert found.rules == () and "can't be read" in str(found.problem) and "egress.presets_pip" in str(found.hint)
         assert set(found.to_json()) == {"problem", "hint"}
         monkeypatch.setenv("PIP_INDEX_URL", f"{index}/simple")
-        found = await known.get("pip")
+        found = (await known.find(["pip"]))["pip"]
         assert found.problem is None
         assert found.to_json() == {"rules": list(found.rules)}
         monkeypatch.setenv("PIP_INDEX_URL", f"{index}/nothing")
-        assert await known.get("pip") == found, "asked once"
+        assert await known.find(["pip"]) == {"pip": found}, "asked once"
+
+        # A node that starts again while the index does not answer goes on with what it knew, but tells who asks.
+        later = presets(kept)
+        assert (await later.document(pip))["rules"] == list(found.rules)
+        assert await later.variables(pip) == found.variables
+        assert (await later.find(["pip"]))["pip"].problem
+        moved = presets(kept, pip="https://other.example/")
+        assert [rule["host"] for rule in (await moved.document(pip))["rules"]] == ["other.example"]
 
     run(scenario())

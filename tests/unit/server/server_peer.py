@@ -153,7 +153,7 @@ class Peer:
         await stream.send_head({"result": {"expires_at": found["expires_at"]}})
 
     async def on_node_presets(self, params: dict[str, Any], stream: LinkStream) -> None:
-        await stream.send_head({"result": {"presets": self.presets}})
+        await stream.send_head({"result": {"presets": {**self.presets, "apt": {}}}})
 
     async def on_sandbox_set_network(self, params: dict[str, Any], stream: LinkStream) -> None:
         found = self._sandbox(params)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from bellglass import faultpoints
-from bellglass.errors import NodeUnavailable, NotSupported, SandboxFailed
+from bellglass.errors import NodeUnavailable, NotFound, NotSupported, SandboxFailed
 from bellglass.model import Network, SandboxSpec
 from bellglass.node import sandboxes
 from bellglass.node.drivers.base import HasNetwork
@@ -74,6 +74,10 @@ async def push(node: Sandboxes, sandbox_id: str, spec: SandboxSpec) -> None:
     try:
         async with asyncio.timeout(APPLY_S):
             await node.egress.set_policy(sandbox_id, policy, spec.network_generation)
+    except NotFound:
+        raise NotSupported(
+            "network: this sandbox was started without one, by an earlier release", hint="create a new one"
+        ) from None
     except TimeoutError:
         raise NodeUnavailable(
             "the network could not be changed: proxy or resolver don't answer",

@@ -1,6 +1,7 @@
 """Presets: `pip`, `npm` and `apt` as rules, by the settings or by what the node's own tools are set up with.
 
-No name of a host stands here. Each is found when it is first asked for, since asking the tools takes a second.
+No name of a host stands here. Each is found when it is first asked for, since asking the tools takes a second, and then
+remembered: a node that starts again goes on with what it knew, whether or not the index answers now.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import ipaddress
 import json
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
@@ -38,20 +39,32 @@ class Preset(NamedTuple):
         return {"rules": list(self.rules)}
 
 
-class Presets:
-    """`urls` are the settings `egress.presets_*`: what is empty there is found."""
+Remember = Callable[..., Awaitable[str | None]]
+"""`Journal.meta`: with a key the stored value, with a value it is stored."""
 
-    def __init__(self, settings: Mapping[str, Any]) -> None:
+
+class Presets:
+    """What the settings `egress.presets_*` leave empty is found."""
+
+    def __init__(self, settings: Mapping[str, Any], remember: Remember) -> None:
         self._urls: dict[str, tuple[str, ...]] = {name: settings[f"egress.presets_{name}"] for name in PRESETS}
+        self._remember = remember
         self._found: dict[str, Preset] = {}
         self._asking: dict[str, asyncio.Task[Preset]] = {}
 
-    async def all(self) -> dict[str, Preset]:
-        found = await asyncio.gather(*(self.get(name) for name in PRESETS))
-        return dict(zip(PRESETS, found, strict=True))
+    async def find(self, names: Sequence[str]) -> dict[str, Preset]:
+        """Those of the names that there are. One that has a problem is tried again at the next asking."""
+        wanted = [name for name in PRESETS if name in names]
+        found = await asyncio.gather(*(self._get(name) for name in wanted))
+        return dict(zip(wanted, found, strict=True))
 
-    async def get(self, name: str) -> Preset:
-        """One that has a problem is tried again at the next asking."""
+    async def _known(self, name: str) -> Preset:
+        """Without asking the tools, where an earlier node has."""
+        if name not in self._found and not self._urls.get(name) and (told := await self._remember(_key(name))):
+            return preset_of(name, json.loads(told))
+        return await self._get(name)
+
+    async def _get(self, name: str) -> Preset:
         if name in self._found:
             return self._found[name]
         if name not in PRESETS:
@@ -68,7 +81,7 @@ class Presets:
             return {"mode": network, "rules": []}
         rules = [_document_rule(rule) for rule in network.rules()]
         for name in network.presets:
-            preset = await self.get(name)
+            preset = await self._known(name)
             if preset.problem is not None:
                 log.warning("preset %s opens nothing: %s", name, preset.problem)
             rules += preset.rules
@@ -78,13 +91,15 @@ class Presets:
         """What an execution in a sandbox with this network finds in its environment, unless it was given."""
         found: dict[str, str] = {}
         for name in network.presets if isinstance(network, NetworkPolicy) else ():
-            found |= (await self.get(name)).variables
+            found |= (await self._known(name)).variables
         return found
 
     async def _find(self, name: str) -> Preset:
         try:
             urls = self._urls[name] or await _discover(name)
-            preset = self._found[name] = preset_of(name, urls)
+            preset = preset_of(name, urls)
+            await self._remember(_key(name), json.dumps(urls))
+            self._found[name] = preset
             log.info("preset %s opens %s", name, ", ".join(_shown(rule) for rule in preset.rules))
             return preset
         except ValueError as error:
@@ -92,6 +107,10 @@ class Presets:
             return Preset(problem=str(error), hint=f"the operator can name URLs in the setting {setting}")
         finally:
             del self._asking[name]
+
+
+def _key(name: str) -> str:
+    return f"preset:{name}"
 
 
 async def _discover(name: str) -> tuple[str, ...]:

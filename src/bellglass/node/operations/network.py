@@ -10,6 +10,7 @@ from bellglass.model import Network, SandboxSpec, read_network
 from bellglass.node.app import Node
 from bellglass.node.live import LiveSandbox
 from bellglass.node.net import networks
+from bellglass.node.net.presets import PRESETS
 from bellglass.node.params import Params
 
 
@@ -29,8 +30,13 @@ async def get(node: Node, params: Params, stream: LinkStream) -> None:
 
 
 async def presets(node: Node, params: Params, stream: LinkStream) -> None:
-    found = await node.sandboxes.presets.all()
-    await stream.send_head({"result": {"presets": {name: one.to_json() for name, one in found.items()}}}, end=True)
+    """Every preset by its name, and of those in `names` what it opens."""
+    names = params.raw("names")
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise InvalidRequest("names: is no list of names", details={"field": "names"})
+    found = await node.sandboxes.presets.find(names)
+    told = {name: found[name].to_json() if name in found else {} for name in PRESETS}
+    await stream.send_head({"result": {"presets": told}}, end=True)
 
 
 def network_of(value: Any) -> Network:

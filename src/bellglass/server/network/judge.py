@@ -20,11 +20,8 @@ from bellglass.server.network.hosts import normal_host
 FIELD = "network"
 MODES = ("deny", "open")
 Presets = Mapping[str, Mapping[str, Any]]
-"""As the node tells them: name to `rules` (of a policy's document), or to `problem` and `hint`."""
-
-
-def names_presets(wanted: Network) -> bool:
-    return isinstance(wanted, NetworkPolicy) and bool(wanted.presets)
+"""As the node tells them: every name there is, and of those that were asked for `rules` (of a policy's document), or
+`problem` and `hint`."""
 
 
 def judge(wanted: Network, info: NodeInfo, presets: Presets, floor: Floor) -> Network:

@@ -15,12 +15,12 @@ import structlog
 from bellglass import faultpoints
 from bellglass.egress.floor import Floor
 from bellglass.errors import BellglassError, Conflict, NodeUnavailable, SandboxGone
-from bellglass.model import Network, Record, ResolvedRule, SandboxNetwork, State, read_network
+from bellglass.model import Network, NetworkPolicy, Record, ResolvedRule, SandboxNetwork, State, read_network
 from bellglass.server.cluster.base import ClusterEngine
 from bellglass.server.db.reader import Reader
 from bellglass.server.db.writer import Writer
 from bellglass.server.network import store
-from bellglass.server.network.judge import Presets, judge, names_presets
+from bellglass.server.network.judge import Presets, judge
 from bellglass.server.network.store import Stored
 from bellglass.server.sandboxes import guard
 
@@ -72,9 +72,10 @@ class Networks:
 
     async def presets(self, wanted: Network) -> Presets:
         """What those that it may name would open; the node reads its package configuration for the answer."""
-        if not names_presets(wanted):
+        if not isinstance(wanted, NetworkPolicy) or not wanted.presets:
             return {}
-        presets: Presets = (await self._cluster.call(None, "node.presets", {}))["presets"]
+        answer = await self._cluster.call(None, "node.presets", {"names": wanted.presets})
+        presets: Presets = answer["presets"]
         return presets
 
     async def settle(self, rows: Iterable[Any], on_node: dict[str, dict[str, Any]]) -> None:
