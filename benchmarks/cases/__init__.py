@@ -20,4 +20,6 @@ CASES = {
     "preview": "benchmarks.cases.preview",
     "idle": "benchmarks.cases.idle",
     "recovery": "benchmarks.cases.recovery",
+    "egress": "benchmarks.cases.egress_relay",
+    "egress-policy": "benchmarks.cases.egress_policy",
 }
