@@ -169,3 +169,24 @@ def test_while_they_are_away_nothing_passes_and_refusals_come_at_once(
     finally:
         world_stack.up(port=int(world_stack.api_url.rpartition(":")[2]))
     await_network(guest)
+
+
+def doctor(stack: Stack) -> dict[str, tuple[str, str]]:
+    done = stack.command("doctor", "--json", "--data-dir", str(stack.data_dir), timeout_s=120)
+    checks = json.loads(done.stdout)["checks"]
+    return {check["name"]: (check["outcome"], check["found"]) for check in checks}
+
+
+def test_doctor_tells_of_a_wall_that_is_gone(world: World, world_stack: Stack) -> None:
+    with world.inside():
+        found = doctor(world_stack)
+        assert found["nftables"][0] == "ok"
+        assert found["egress"] == ("ok", "proxy and resolver run, the wall around them stands")
+        table = f"bellglass_{world_stack.scope.installation}"
+        world.host.run("nft", "delete", "table", "inet", table)
+        outcome, what = doctor(world_stack)["egress"]
+        assert outcome == "missing" and table in what
+        world_stack.kill("node")
+        deadline = time.monotonic() + BACK_S
+        while doctor(world_stack)["egress"][0] != "ok":  # a node raises it before it attaches anything
+            assert time.monotonic() < deadline, world_stack.logs()

@@ -43,7 +43,7 @@ class Confinement(NamedTuple):
     descriptors: int
 
 
-RESOLVER = Confinement(seccomp.SERVING, 1024 * MIB, 65_536)
+RESOLVER = Confinement(seccomp.SERVING, 2048 * MIB, 65_536)
 PROXY = Confinement(seccomp.SERVING | seccomp.DIALING, 4096 * MIB, 131_072)
 
 

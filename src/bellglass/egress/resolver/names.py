@@ -12,7 +12,7 @@ from collections.abc import Callable
 FIRST = 0xC6120002  # 198.18.0.2: 198.18.0.0 is the network, 198.18.0.1 the sandbox's own identity
 LAST = 0xC613FFFE
 SIZE = LAST - FIRST + 1
-MAX_NAMES = 2048
+MAX_NAMES = 1024
 
 
 class Names:
