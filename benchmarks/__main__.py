@@ -94,8 +94,8 @@ def main() -> int:
 
 
 def _base_rootfs(stack: Stack) -> Path:
-    """The root file system that the installation gives its sandboxes, for the peer to use the same."""
-    [base] = [template for template in stack.status()["templates"] if template["name"] == "base"]
+    """The root file system that the installation gives its sandboxes, the newest, for the peer to use the same."""
+    base = max((t for t in stack.status()["templates"] if t["name"] == "base"), key=lambda t: t["built_at"])
     for template in installed(Path(os.environ.get("BELLGLASS_CACHE", "/var/cache/bellglass")) / "templates"):
         if template.digest == base["digest"]:
             return template.rootfs

@@ -66,6 +66,15 @@ def _amount(value: Any, name: str) -> float:
     return number
 
 
+def _switch(value: Any, name: str) -> bool:
+    words = {"true": True, "false": False, "1": True, "0": False}
+    if isinstance(value, bool):
+        return value
+    if not isinstance(value, str) or value.lower() not in words:
+        raise InvalidRequest(f"{name}: {value!r} is neither true nor false", details={"field": name})
+    return words[value.lower()]
+
+
 def _words(value: Any, name: str) -> tuple[str, ...]:
     """A list in the file, words with commas between them in the environment."""
     words = value.split(",") if isinstance(value, str) else value
@@ -139,6 +148,12 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("node.pids_overcommit", _factor, 8.0, "sum of process limits over kernel.pid_max beyond the reserve"),
     Setting("node.pids_reserve", _count, 4096, "processes of the host that admission leaves alone"),
     Setting("node.pool_refills", _count, 0, "machines that pools make at once; 0: half as many as the host has CPUs"),
+    Setting(
+        "node.favordynmods",
+        _switch,
+        True,
+        "mount the host's cgroups with this option (Linux 6.0): executions start about 11 ms earlier",
+    ),
     Setting("node.extra_ca", _string, "", "PEM file of a CA that templates trust beside Debian's own"),
     Setting("node.templates_dir", _string, "", "folder of built templates; default: templates/ of the cache folder"),
     Setting("egress.exceptions", _cidrs, (), "CIDRs that networks may open although they are private or special"),

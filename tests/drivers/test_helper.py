@@ -20,8 +20,9 @@ from bellglass import ids
 from bellglass.datadir import DataDir
 from bellglass.errors import InternalError
 from bellglass.node.drivers.runc import RuncDriver
+from bellglass.node.helper import cgroup, hostwide, kernel
 from bellglass.node.helper.client import HelperClient
-from bellglass.node.helper.probe import WANTED_PID_MAX
+from bellglass.node.helper.hostwide import WANTED_PID_MAX
 
 
 @pytest.fixture
@@ -131,6 +132,31 @@ def test_nonsense(channel: Any, message: bytes) -> None:
 def test_pid_max_is_raised(channel: Any) -> None:
     _, ours = channel
     assert ask(ours, {"id": 1, "op": "probe", "runtime": "runc"})["result"]["pid_max"] >= WANTED_PID_MAX
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_cgroups_favor_changes_unless_told_not_to(tmp_path: Path, wanted: bool) -> None:
+    """The test takes the option off for a moment: beside it, executions of other installations start a little later."""
+    data = DataDir(tmp_path)
+    data.logs_dir.mkdir()
+    data.settings_file.write_text(f"[node]\nfavordynmods = {str(wanted).lower()}\n")
+    unified = str(cgroup.layout().unified)
+
+    def options() -> list[str]:
+        return hostwide.unified_options(Path("/proc/self/mountinfo").read_text(), unified)
+
+    before = options()
+    others = [option for option in before if option != hostwide.FAVOR_DYNMODS]
+    kernel.set_options(unified, others)
+    try:
+        assert options() == others
+        process, ours = launch_helper(data, "testtest")
+        assert ask(ours, {"id": 1, "op": "probe", "runtime": "runc"})["result"]["helper_pid"] == process.pid
+        ours.close()
+        assert process.wait(10) == 0
+        assert set(options()) == {*others, *([hostwide.FAVOR_DYNMODS] if wanted else [])}
+    finally:
+        kernel.set_options(unified, before)
 
 
 def test_a_channel_of_somebody_else_is_refused(tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from bellglass import faultpoints, ids, settings
 from bellglass.datadir import DataDir
-from bellglass.node.helper import kernel, service
+from bellglass.errors import BellglassError
+from bellglass.node.helper import hostwide, kernel, service
 from bellglass.node.helper.context import Context, seccomp_profile
-from bellglass.node.helper.probe import raise_host_counts
 
 OPEN_FILES = 65536
 
@@ -46,7 +46,8 @@ def main() -> int:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     data = DataDir(options.data_dir.resolve())
     faultpoints.watch(data.faults_dir)
-    templates = settings.load(data.settings_file)["node.templates_dir"] or options.cache_dir / "templates"
+    configured = settings.load(data.settings_file)
+    templates = configured["node.templates_dir"] or options.cache_dir / "templates"
     context = Context(
         data=data,
         templates_dir=Path(templates).resolve(),
@@ -61,9 +62,14 @@ def main() -> int:
     channel = socket.socket(fileno=options.fd)
     channel.set_inheritable(False)
     try:
-        service.log("host counts", **raise_host_counts())
+        service.log("host counts", **hostwide.raise_host_counts())
     except OSError as error:
         service.log("host counts can't be raised", error=str(error))
+    if configured["node.favordynmods"]:
+        try:
+            service.log("cgroups favor changes", remounted=hostwide.favor_dynmods())
+        except (OSError, BellglassError) as error:
+            service.log("cgroups can't favor changes: executions start about 11 ms later", error=str(error))
     seccomp_profile(context.machine)
     service.serve(context, channel)
     return 0

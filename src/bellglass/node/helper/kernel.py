@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+from collections.abc import Iterable
 from pathlib import Path
 
 CLONE_NEWNS = 0x00020000
@@ -40,7 +41,8 @@ _AT_EMPTY_PATH = 0x1000
 _OPEN_TREE_CLONE = 1
 _MOVE_MOUNT_F_EMPTY_PATH = 4
 # The same numbers on x86_64 and aarch64.
-_SYS_OPEN_TREE, _SYS_MOVE_MOUNT, _SYS_MOUNT_SETATTR = 428, 429, 442
+_SYS_OPEN_TREE, _SYS_MOVE_MOUNT, _SYS_FSCONFIG, _SYS_FSPICK, _SYS_MOUNT_SETATTR = 428, 429, 431, 433, 442
+_FSPICK_CLOEXEC, _FSCONFIG_SET_FLAG, _FSCONFIG_CMD_RECONFIGURE = 1, 0, 7
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mount.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p]
@@ -140,6 +142,33 @@ def attach_tree(tree: int, target: str) -> None:
         ctypes.c_ulong(_MOVE_MOUNT_F_EMPTY_PATH),
     )
     _check(result, f"move_mount({target})")
+
+
+def set_options(target: str, options: Iterable[str]) -> None:
+    """The file system mounted here gets these options, each without a value, and none beside them; what belongs to the
+    mount alone (nosuid, ...) stays."""
+    picked = _libc.syscall(
+        ctypes.c_long(_SYS_FSPICK), ctypes.c_long(_AT_FDCWD), target.encode(), ctypes.c_ulong(_FSPICK_CLOEXEC)
+    )
+    fd = _check(picked, f"fspick({target})")
+    try:
+        for option in options:
+            _fsconfig(fd, _FSCONFIG_SET_FLAG, option)
+        _fsconfig(fd, _FSCONFIG_CMD_RECONFIGURE, None)
+    finally:
+        os.close(fd)
+
+
+def _fsconfig(fd: int, command: int, key: str | None) -> None:
+    result = _libc.syscall(
+        ctypes.c_long(_SYS_FSCONFIG),
+        ctypes.c_long(fd),
+        ctypes.c_ulong(command),
+        key.encode() if key is not None else None,
+        None,
+        ctypes.c_long(0),
+    )
+    _check(result, f"fsconfig({command}, {key})")
 
 
 def is_writable(target: str) -> bool:

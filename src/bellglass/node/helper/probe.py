@@ -13,17 +13,6 @@ from bellglass.node.helper import cgroup, run
 from bellglass.node.helper.context import Context
 
 PID_MAX = Path("/proc/sys/kernel/pid_max")
-THREADS_MAX = Path("/proc/sys/kernel/threads-max")
-WANTED_PID_MAX = 4_194_304
-# Counts of the whole host, which one sandbox could use up for all: processes, open files, terminals. What each of
-# them costs is charged to the sandbox's memory, so what the kernel derives from the host's may be passed. The limit of
-# open files is what systemd sets.
-_HOST_COUNTS = {
-    PID_MAX: WANTED_PID_MAX,
-    THREADS_MAX: WANTED_PID_MAX,
-    Path("/proc/sys/fs/file-max"): 2**63 - 1,
-    Path("/proc/sys/kernel/pty/max"): 65536,
-}
 _PROGRAMS = {"mkfs.ext4": "e2fsprogs", "nft": "nftables"}
 
 
@@ -65,14 +54,6 @@ def probe(context: Context, runtime: str) -> Mapping[str, Any]:
         "pid_max": int(PID_MAX.read_text()),
         "missing": missing,
     }
-
-
-def raise_host_counts() -> dict[str, int]:
-    """The kernel's own are too few for many sandboxes. Answers what they are now; never lowers one."""
-    for file, wanted in _HOST_COUNTS.items():
-        if int(file.read_text()) < wanted:
-            file.write_text(str(wanted))
-    return {str(file): int(file.read_text()) for file in _HOST_COUNTS}
 
 
 def _version(runtime: str) -> str:
