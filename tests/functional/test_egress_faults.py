@@ -136,6 +136,11 @@ def test_a_killed_daemon_comes_back_with_the_networks(
     assert "evil.test" not in world.dns.asked
 
 
+def test_a_question_that_died_with_the_resolver_is_asked_again_soon(guest: Any) -> None:
+    """Not after the five seconds that a C library waits for a name server of the Internet."""
+    assert "options timeout:1 " in guest.files.read_text("/etc/resolv.conf")
+
+
 def test_open_connections_live_through_the_resolvers_death_and_end_with_the_proxys(
     world_stack: Stack, guest: Any
 ) -> None:

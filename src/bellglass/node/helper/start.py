@@ -25,7 +25,12 @@ from bellglass.node.helper.reclaim import reclaim_locked
 from bellglass.node.image import disk
 
 TIMEOUT_S = 30.0
-RESOLV_CONF = f"# only names that the sandbox's network policy allows exist\nnameserver {gateway.GATEWAY_ADDRESS}\n"
+RESOLV_CONF = (
+    "# only names that the sandbox's network policy allows exist\n"
+    f"nameserver {gateway.GATEWAY_ADDRESS}\n"
+    # It answers at once or has just died with the question: five seconds' wait would be for nothing.
+    "options timeout:1 attempts:5\n"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
