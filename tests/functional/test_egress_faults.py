@@ -195,3 +195,5 @@ def test_doctor_tells_of_a_wall_that_is_gone(world: World, world_stack: Stack) -
         deadline = time.monotonic() + BACK_S
         while doctor(world_stack)["egress"][0] != "ok":  # a node raises it before it attaches anything
             assert time.monotonic() < deadline, world_stack.logs()
+        while world_stack.command("status", "--data-dir", str(world_stack.data_dir)).returncode:
+            assert time.monotonic() < deadline, world_stack.logs()
