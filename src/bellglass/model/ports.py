@@ -22,6 +22,8 @@ class PutPort(Record):
     """What the program gets as Host, for those that answer to one name alone. None: the visitor's."""
     frame_ancestors: list[str] | None = None
     """Sources that may show it in a frame, as in the Content-Security-Policy. None: what the program itself says."""
+    http2: bool = False
+    """The program speaks HTTP/2 without TLS, as gRPC servers do: visitors over TLS are offered it too."""
     own_address: bool = False
     """A loopback address of its own (127.x) instead of a name, for where names below `localhost` don't resolve."""
 
@@ -36,6 +38,7 @@ class PublishedPort(Record):
     url: str
     host_header: str | None
     frame_ancestors: list[str] | None
+    http2: bool
     address: str | None
     created_at: str
     updated_at: str

@@ -8,6 +8,7 @@ from __future__ import annotations
 from sqlalchemy import (
     JSON,
     BigInteger,
+    Boolean,
     Column,
     Float,
     ForeignKey,
@@ -179,6 +180,7 @@ published_ports = Table(
     Column("visibility", String(16), nullable=False),
     Column("host_header", String(256)),
     Column("frame_ancestors", JSON(none_as_null=True)),
+    Column("http2", Boolean, nullable=False),
     Column("address", String(15)),
     Column("key", String(64), nullable=False),
     Column("created_at", TIME, nullable=False),

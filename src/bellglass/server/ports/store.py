@@ -21,6 +21,7 @@ class Publication(NamedTuple):
     visibility: str
     host_header: str | None
     frame_ancestors: list[str] | None
+    http2: bool
     address: str | None
     key: str
     created_at: str

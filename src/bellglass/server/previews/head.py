@@ -52,11 +52,23 @@ def parse_request(raw: bytes) -> Request:
     if len(words) != 3 or not _TOKEN.fullmatch(words[0]) or words[2] not in (b"HTTP/1.1", b"HTTP/1.0"):
         raise BadHead("the first line is not METHOD /PATH HTTP/1.1")
     method, target = words[0], words[1]
-    if not _TARGET.fullmatch(target) or (target == b"*" and method != b"OPTIONS") or method == b"CONNECT":
-        raise BadHead("the target is not a path")
+    check_target(method, target)
     if sum(name.lower() == b"host" for name, _ in headers) != 1:
         raise BadHead("there is not exactly one Host")
     return Request(method, target, words[2][-1] - 48, headers)
+
+
+def check_target(method: bytes, target: bytes) -> None:
+    """Raises BadHead."""
+    good = _TOKEN.fullmatch(method) and _TARGET.fullmatch(target) and (target != b"*" or method == b"OPTIONS")
+    if not good or method == b"CONNECT":
+        raise BadHead("the target is not a path")
+
+
+def check_field(name: bytes, value: bytes) -> None:
+    """Raises BadHead."""
+    if not _TOKEN.fullmatch(name) or not _VALUE.fullmatch(value):
+        raise BadHead("a header that is none")
 
 
 def parse_response(raw: bytes) -> Response:

@@ -27,14 +27,14 @@ SWEEP_S = 10.0
 log = structlog.get_logger("bellglass.previews")
 
 
-def tls_context(settings: Mapping[str, Any]) -> ssl.SSLContext | None:
+def tls_context(settings: Mapping[str, Any], *protocols: str) -> ssl.SSLContext | None:
     """From the settings' certificate, None without one. Raises InvalidRequest."""
     cert, key = settings["previews.tls_cert"], settings["previews.tls_key"]
     if not cert and not key:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["http/1.1"])
+    context.set_alpn_protocols(protocols)
     try:
         context.load_cert_chain(Path(cert), Path(key) if key else None)
     except (OSError, ssl.SSLError) as error:
@@ -70,7 +70,9 @@ class Previews:
         self._ports = ports
         self._listener = listener
         self._bind_address = bind_address
-        self._tls = tls_context(settings)
+        self._tls, self._tls_http2 = tls_context(settings, "http/1.1"), tls_context(settings, "h2", "http/1.1")
+        if self._tls is not None:
+            self._tls.sni_callback = self._alpn
         networks = [ipaddress.ip_network(text) for text in settings["previews.trusted_proxies"]]
         self._house = House(ports, cluster, networks)
         self._counted = Connections(limit_for(settings["previews.max_connections"]))
@@ -118,8 +120,11 @@ class Previews:
             if not self._counted.admit(seat):
                 await wire.send(pages.of_error(self._counted.error(), None, close=True))
                 return
-            while await visit.one(lambda: self._counted.busy(seat)):
-                self._counted.idle(seat, known=visit.admitted)
+            if not wire.chose_http2:
+                while await visit.one(lambda: self._counted.busy(seat)):
+                    self._counted.idle(seat, known=visit.admitted)
+            if wire.chose_http2 or visit.speaks_http2:
+                await self._http2(wire, seat)
         except ConnectionResetError:
             return
         except Exception:  # the border of a connection: logged, cut, and the others go on
@@ -129,6 +134,21 @@ class Previews:
             self._counted.gone(seat)
             await wire.close()
             self._wires.discard(wire)
+
+    async def _http2(self, wire: Wire, seat: _Seat) -> None:
+        from bellglass.server.previews.http2_visit import Http2Visit  # 4 MiB that most servers never need
+
+        def busy() -> None:
+            self._counted.busy(seat)
+
+        await Http2Visit(wire, self._house, busy, lambda: self._counted.idle(seat, known=True)).run()
+
+    def _alpn(self, handshake: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
+        """HTTP/2 is offered where the program speaks it: nothing is translated."""
+        named = self._ports.origins.parse(name) if name and self._ports.origins is not None else None
+        found = self._ports.visited(named) if named is not None else None
+        if found is not None and found.http2 and self._tls_http2 is not None:
+            handshake.context = self._tls_http2
 
     async def _keep_addresses(self) -> None:
         """Now and then, for sandboxes that ended and publications whose time is over."""

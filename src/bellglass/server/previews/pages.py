@@ -23,8 +23,21 @@ _SAFE: Headers = [
 ]
 
 
+Parts = tuple[int, Headers, bytes]
+"""Status, headers with the length, and body."""
+
+
 def of_error(error: BellglassError, request: Request | None, *, close: bool) -> bytes:
-    """The whole answer to a request, or to what was none."""
+    """The whole answer to a request, or to what was none, in HTTP/1."""
+    return _http1(parts_of_error(error, request), close=close)
+
+
+def moved(location: str, set_cookie: bytes | None, *, close: bool) -> bytes:
+    """302 to an URL, perhaps with a cookie, in HTTP/1."""
+    return _http1(parts_of_move(location, set_cookie), close=close)
+
+
+def parts_of_error(error: BellglassError, request: Request | None) -> Parts:
     accept = (find(request.headers, b"accept") or b"") if request is not None else b""
     if b"text/html" in accept.lower():
         title = _REASONS.get(error.status, b"Error").decode()
@@ -43,19 +56,22 @@ def of_error(error: BellglassError, request: Request | None, *, close: bool) -> 
     if error.retryable:
         more.append((b"Retry-After", b"1"))
     without_body = request is not None and request.method == b"HEAD"
-    return _answer(error.status, more, b"" if without_body else body, len(body), close=close)
+    return error.status, _headers(more, len(body)), b"" if without_body else body
 
 
-def moved(location: str, set_cookie: bytes | None, *, close: bool) -> bytes:
-    """302 to an URL, perhaps with a cookie."""
+def parts_of_move(location: str, set_cookie: bytes | None) -> Parts:
     more: Headers = [(b"Location", location.encode("latin-1"))]
     if set_cookie is not None:
         more.append((b"Set-Cookie", set_cookie))
-    return _answer(302, more, b"", 0, close=close)
+    return 302, _headers(more, 0), b""
 
 
-def _answer(status: int, more: Headers, body: bytes, length: int, *, close: bool) -> bytes:
-    headers = [*more, *_SAFE, (b"Content-Length", str(length).encode())]
+def _headers(more: Headers, length: int) -> Headers:
+    return [*more, *_SAFE, (b"Content-Length", str(length).encode())]
+
+
+def _http1(parts: Parts, *, close: bool) -> bytes:
+    status, headers, body = parts
     if close:
-        headers.append((b"Connection", b"close"))
+        headers = [*headers, (b"Connection", b"close")]
     return write_response(status, _REASONS.get(status, b"Error"), headers) + body

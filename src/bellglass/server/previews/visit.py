@@ -21,15 +21,17 @@ from bellglass.server.previews.wire import Wire
 
 HEAD_S = 30.0
 KEEP_ALIVE_S = 75.0
+PREFACE = b"PRI * HTTP/2.0\r\n\r\n"
 log = structlog.get_logger("bellglass.previews")
 
 
 class Visit:
-    """`admitted`: its last request was let in."""
+    """`admitted`: its last request was let in. `speaks_http2`: the preface of HTTP/2 is yet to be read."""
 
     def __init__(self, wire: Wire, house: House) -> None:
         self.wire = wire
         self.admitted = False
+        self.speaks_http2 = False
         self._house = house
         self._answered = 0
 
@@ -42,6 +44,10 @@ class Visit:
             if raw is None:
                 return False
             busy()
+            if raw == PREFACE:
+                self.wire.held[:0] = raw
+                self.speaks_http2 = True
+                return False
             request = head.parse_request(raw)
             request_framing(request)
             keep = await self._serve(request)

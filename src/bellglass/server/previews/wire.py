@@ -106,6 +106,12 @@ class Wire(asyncio.Protocol, Source):
     def is_tls(self) -> bool:
         return self._transport is not None and self._transport.get_extra_info("sslcontext") is not None
 
+    @property
+    def chose_http2(self) -> bool:
+        """In the TLS handshake."""
+        handshake = self._transport.get_extra_info("ssl_object") if self._transport is not None else None
+        return handshake is not None and handshake.selected_alpn_protocol() == "h2"
+
     async def send(self, data: bytes) -> None:
         """Waits while much is unsent. Raises ConnectionResetError when the visitor has gone."""
         if self._transport is None:

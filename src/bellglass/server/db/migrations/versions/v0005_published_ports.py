@@ -18,6 +18,7 @@ def upgrade() -> None:
         sa.Column("visibility", sa.String(length=16), nullable=False),
         sa.Column("host_header", sa.String(length=256), nullable=True),
         sa.Column("frame_ancestors", sa.JSON(none_as_null=True), nullable=True),
+        sa.Column("http2", sa.Boolean(), nullable=False),
         sa.Column("address", sa.String(length=15), nullable=True),
         sa.Column("key", sa.String(length=64), nullable=False),
         sa.Column("created_at", sa.String(length=32), nullable=False),
