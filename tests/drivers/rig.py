@@ -30,7 +30,7 @@ from bellglass.wire.guest import GuestType
 
 NODE_UID = 64123
 """Any uid that nobody has; in most tests root plays the node, which then only shows as an owner."""
-PROXY_UID, RESOLVER_UID = 64124, 64125
+PROXY_UID, RESOLVER_UID, EGRESS_GID = 64124, 64125, 64127
 MIB = 2**20
 ENV = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/", "LANG": "C.UTF-8"}
 
@@ -227,6 +227,7 @@ def launch_helper(
                 *("--cache-dir", str(cache_dir()), "--installation", installation),
                 *("--node-uid", str(node_uid), "--node-gid", str(node_uid), "--fd", str(theirs.fileno())),
                 *("--proxy-uid", str(PROXY_UID), "--resolver-uid", str(RESOLVER_UID)),
+                *("--proxy-gid", str(EGRESS_GID), "--resolver-gid", str(EGRESS_GID)),
             ],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,

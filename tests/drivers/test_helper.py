@@ -173,7 +173,7 @@ def test_a_channel_of_somebody_else_is_refused(tmp_path: Path) -> None:
     )
     argv = [sys.executable, "-P", "-m", "bellglass.node.helper", "--data-dir", str(tmp_path), "--cache-dir", "/nowhere"]
     argv += ["--installation", "testtest", "--node-uid", "1", "--node-gid", "1"]
-    argv += ["--proxy-uid", "2", "--resolver-uid", "3"]
+    argv += ["--proxy-uid", "2", "--proxy-gid", "2", "--resolver-uid", "3", "--resolver-gid", "3"]
     done = subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True, timeout=30)
     assert done.stdout == "1\n" and "PermissionError" in done.stderr
 

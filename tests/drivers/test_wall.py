@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from driver_rig import PROXY_UID, RESOLVER_UID
+from driver_rig import EGRESS_GID, PROXY_UID, RESOLVER_UID
 
 from bellglass.node.helper import kernel
-from bellglass.node.helper.net.wall import wall_rules
+from bellglass.node.helper.net.wall import Confined, wall_rules
 
 SOMEBODY_UID = 64126
 PUBLIC, PRIVATE, METADATA, PUBLIC_V6, PRIVATE_V6 = "11.0.0.2", "10.9.9.2", "169.254.169.254", "2600::2", "fd00::2"
@@ -59,7 +59,7 @@ print("ready", flush=True)
 """
 TRY = """
 import json, os, socket, sys
-os.setgroups([]); os.setresgid(*[int(sys.argv[1])] * 3); os.setresuid(*[int(sys.argv[1])] * 3)
+os.setgroups([]); os.setresgid(*[int(sys.argv[3])] * 3); os.setresuid(*[int(sys.argv[1])] * 3)
 out = []
 for kind, host, port in json.loads(sys.argv[2]):
     s = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, getattr(socket, "SOCK_" + kind))
@@ -115,13 +115,20 @@ def host() -> Iterator[str]:
             os.waitpid(pid, 0)
 
 
-def raise_wall(host: str, *, exceptions: list[str] | None = None, dns: list[str] | None = None) -> None:
-    text = wall_rules("bellglass_test", PROXY_UID, RESOLVER_UID, exceptions or [], dns or [])
+def raise_wall(
+    host: str,
+    *,
+    exceptions: list[str] | None = None,
+    dns: list[str] | None = None,
+    gid: int = EGRESS_GID,
+    table: str = "bellglass_test",
+) -> None:
+    text = wall_rules(table, Confined(PROXY_UID, gid), Confined(RESOLVER_UID, gid), exceptions or [], dns or [])
     subprocess.run(["nsenter", f"--net={host}", "nft", "--file", "-"], input=text, text=True, check=True)
 
 
-def gets_through(host: str, uid: int, *tries: tuple[str, str, int]) -> list[bool]:
-    argv = ["nsenter", f"--net={host}", "/usr/bin/python3", "-c", TRY, str(uid), json.dumps(tries)]
+def gets_through(host: str, uid: int, *tries: tuple[str, str, int], gid: int = EGRESS_GID) -> list[bool]:
+    argv = ["nsenter", f"--net={host}", "/usr/bin/python3", "-c", TRY, str(uid), json.dumps(tries), str(gid)]
     return list(json.loads(subprocess.run(argv, check=True, capture_output=True, text=True, cwd="/").stdout))
 
 
@@ -160,12 +167,24 @@ def test_exceptions_and_dns_servers_open_what_they_say(host: str) -> None:
     assert gets_through(host, PROXY_UID, *tries) == [False] * 6 + [True]
 
 
+def test_two_installations_have_walls_of_their_own(host: str) -> None:
+    """The uids are the same; what one operator excepts or forgets is nothing to the other."""
+    other_gid, tries = EGRESS_GID + 1, (("STREAM", PRIVATE, 80), ("DGRAM", PRIVATE, 53), ("STREAM", PUBLIC, 80))
+    raise_wall(host, exceptions=["10.9.9.0/24"])
+    raise_wall(host, dns=[PRIVATE], gid=other_gid, table="bellglass_other")
+    try:
+        assert gets_through(host, PROXY_UID, *tries) == [True, False, True]
+        assert gets_through(host, PROXY_UID, *tries, gid=other_gid) == [False, True, True]
+    finally:
+        subprocess.run(["nsenter", f"--net={host}", "nft", "delete", "table", "inet", "bellglass_other"], check=True)
+
+
 def test_refusals_come_at_once(host: str) -> None:
     raise_wall(host)
     code = TRY.replace("settimeout(1)", "settimeout(20)")
     argv = ["nsenter", f"--net={host}", "/usr/bin/python3", "-c", code, str(PROXY_UID)]
     tries = json.dumps([("STREAM", METADATA, 80), ("DGRAM", PUBLIC, 80), ("STREAM", "::1", 80)])
-    subprocess.run([*argv, tries], check=True, timeout=15, cwd="/", stdout=subprocess.DEVNULL)
+    subprocess.run([*argv, tries, str(EGRESS_GID)], check=True, timeout=15, cwd="/", stdout=subprocess.DEVNULL)
 
 
 def test_the_helper_raises_it(rig: Any) -> None:
@@ -174,7 +193,7 @@ def test_the_helper_raises_it(rig: Any) -> None:
         for exceptions in ([], ["10.0.0.0/8"]):
             rig.run(rig.driver.raise_wall(exceptions=exceptions, dns=["192.0.2.53"]))
             rules = subprocess.run(["nft", "list", "table", "inet", table], capture_output=True, text=True, check=True)
-            assert f"meta skuid {PROXY_UID} jump proxy" in rules.stdout
+            assert f"meta skuid {PROXY_UID} meta skgid {EGRESS_GID} jump proxy" in rules.stdout
             assert ("ip daddr 10.0.0.0/8 meta l4proto tcp accept" in rules.stdout) is bool(exceptions)
     finally:
         subprocess.run(["nft", "delete", "table", "inet", table], check=True)

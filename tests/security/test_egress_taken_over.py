@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ import pytest
 
 from bellglass import settings
 from bellglass.datadir import DataDir
-from bellglass.node.helper.net.wall import wall_rules
+from bellglass.node.helper.net.wall import Confined, wall_rules
 from bellglass.supervise import egress, launch
 from bellglass.supervise.install import Installation, prepare
 from bellglass.testing.namespaces import Namespace
@@ -186,8 +187,10 @@ def refused(found: dict[str, str], *, allowed: set[str]) -> None:
 
 
 def raise_wall(host: Namespace, installation: Installation) -> None:
+    walled = [Confined(*astuple(identity)) for identity in (installation.proxy, installation.resolver)]
     host.run(
-        "nft", "-f", "-", text=wall_rules("bellglass_test", installation.proxy.uid, installation.resolver.uid, [], [])
+        *("nft", "-f", "-"),
+        text=wall_rules("bellglass_test", *walled, [], []),
     )
 
 

@@ -35,7 +35,7 @@ def reached(text: str) -> list[str]:
 
 def steps_of_a_start() -> list[str]:
     folder = Path("/nowhere")
-    context = Context(DataDir(folder), folder, folder, "testtest", 1, 2, 3, 4, machine="x86_64")
+    context = Context(DataDir(folder), folder, folder, "testtest", 1, 2, 3, 4, 5, 6, machine="x86_64")
     spec = StartMachine(
         sandbox_id="sb" + "a" * 20, runtime="runc", template_name="base", template_digest="0" * 64, cpus=1.0,
         cpu_ids=(0,), memory_bytes=2**29, disk_bytes=2**30, inodes=65536, pids=100, has_inputs=False, has_network=True,

@@ -31,6 +31,8 @@ SERVER_USER = "bellglass-server"
 NODE_USER = "bellglass-node"
 PROXY_USER = "bellglass-proxy"
 RESOLVER_USER = "bellglass-resolver"
+EGRESS_GIDS = range(0xE600_0000, 0xF600_0000)
+"""Above the uids of sandboxes; no names belong to them."""
 _LINK_SECRET = re.compile(rb"([0-9a-f]{64})\n?")
 
 
@@ -61,12 +63,13 @@ def prepare(data: DataDir) -> Installation:
     root = os.geteuid() == 0
     server = _system_user(SERVER_USER) if root else Identity(os.getuid(), os.getgid())
     node = _system_user(NODE_USER) if root else server
-    proxy = _system_user(PROXY_USER) if root else server
-    resolver = _system_user(RESOLVER_USER) if root else server
     data.root.mkdir(parents=True, exist_ok=True, mode=0o755)
     if root:
         _refuse_untraversable(data.root)
     data.root.chmod(0o711)
+    identifier = _installation_id(data)
+    proxy = _egress_user(PROXY_USER, identifier) if root else server
+    resolver = _egress_user(RESOLVER_USER, identifier) if root else server
     _folder(data.server_dir, 0o700, server)
     _folder(data.node_dir, 0o700, node)
     for folder in (data.executions_dir, data.inputs_dir):
@@ -79,7 +82,7 @@ def prepare(data: DataDir) -> Installation:
     if not data.settings_file.exists():
         _write(data.settings_file, "# Settings of this installation; see docs/reference/settings.md\n", 0o644)
     return Installation(
-        id=_installation_id(data),
+        id=identifier,
         data=data,
         server=server,
         node=node,
@@ -87,6 +90,13 @@ def prepare(data: DataDir) -> Installation:
         resolver=resolver,
         link_secret=_secrets(data, server, node),
     )
+
+
+def _egress_user(name: str, identifier: str) -> Identity:
+    """All installations of a host share its uid. The gid is this installation's own, and by it the wall around proxy
+    and resolver (node/helper/net/wall.py) tells them from another installation's."""
+    number = int.from_bytes(hashlib.sha256(f"{name} {identifier}".encode()).digest()[:4])
+    return Identity(_system_user(name).uid, EGRESS_GIDS[number % len(EGRESS_GIDS)])
 
 
 def _egress_folders(data: DataDir, node: Identity, proxy: Identity) -> None:

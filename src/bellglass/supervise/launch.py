@@ -80,6 +80,7 @@ def helper_argv(installation: Installation) -> list[str]:
         *("--installation", installation.id, "--node-uid", str(installation.node.uid)),
         *("--node-gid", str(installation.node.gid), "--fd", str(HELPER_FD)),
         *("--proxy-uid", str(installation.proxy.uid), "--resolver-uid", str(installation.resolver.uid)),
+        *("--proxy-gid", str(installation.proxy.gid), "--resolver-gid", str(installation.resolver.gid)),
     )
 
 

@@ -45,7 +45,9 @@ def test_the_plan_can_be_read() -> None:
         node_uid=1,
         node_gid=2,
         proxy_uid=3,
-        resolver_uid=4,
+        proxy_gid=4,
+        resolver_uid=5,
+        resolver_gid=6,
         machine="x86_64",
     )
     steps = MachineStart(context, SPEC, LAYOUT, 3).plan()

@@ -8,18 +8,20 @@ import pytest
 
 from bellglass.egress.floor import RANGES
 from bellglass.errors import InvalidRequest
-from bellglass.node.helper.net.wall import is_networks, wall_rules
+from bellglass.node.helper.net.wall import Confined, is_networks, wall_rules
+
+WHO = (Confined(1, 3), Confined(2, 4))
 
 
 def test_the_whole_floor_stands_in_it() -> None:
-    lines = wall_rules("bellglass_test", 1, 2, [], []).splitlines()
+    lines = wall_rules("bellglass_test", *WHO, [], []).splitlines()
     refused = " ".join(line for line in lines if "daddr {" in line and "reject" in line)
     for network in RANGES:
         assert str(network) in refused.replace(",", " ").split()
 
 
 def test_what_is_excepted_comes_before_the_floor() -> None:
-    text = wall_rules("bellglass_test", 1, 2, ["10.1.0.0/16", "10.1.2.0/24", "fd00::/64"], ["192.0.2.53", "fd00::53"])
+    text = wall_rules("bellglass_test", *WHO, ["10.1.0.0/16", "10.1.2.0/24", "fd00::/64"], ["192.0.2.53", "fd00::53"])
     assert text.index("ip daddr { 10.1.0.0/16 } meta l4proto tcp accept") < text.index("fib daddr type")
     assert text.index("ip6 daddr { fd00::/64 } meta l4proto tcp accept") < text.index("fib daddr type")
     assert "ip daddr { 192.0.2.53/32 } meta l4proto { tcp, udp } th dport 53 accept" in text
@@ -35,4 +37,4 @@ def test_no_other_text_gets_through(value: Any) -> None:
 def test_what_is_no_network_is_told(value: str) -> None:
     assert is_networks([value])
     with pytest.raises(InvalidRequest, match=value.split("/", maxsplit=1)[0]):
-        wall_rules("bellglass_test", 1, 2, [value], [])
+        wall_rules("bellglass_test", *WHO, [value], [])

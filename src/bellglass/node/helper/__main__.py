@@ -28,7 +28,9 @@ def main() -> int:
     parser.add_argument("--node-uid", type=int, required=True)
     parser.add_argument("--node-gid", type=int, required=True)
     parser.add_argument("--proxy-uid", type=int, required=True)
+    parser.add_argument("--proxy-gid", type=int, required=True)
     parser.add_argument("--resolver-uid", type=int, required=True)
+    parser.add_argument("--resolver-gid", type=int, required=True)
     parser.add_argument("--fd", type=int, required=True, help="this end of the SOCK_SEQPACKET socketpair")
     options = parser.parse_args()
     if os.geteuid() != 0:
@@ -56,7 +58,9 @@ def main() -> int:
         node_uid=options.node_uid,
         node_gid=options.node_gid,
         proxy_uid=options.proxy_uid,
+        proxy_gid=options.proxy_gid,
         resolver_uid=options.resolver_uid,
+        resolver_gid=options.resolver_gid,
         machine=platform.machine(),
     )
     channel = socket.socket(fileno=options.fd)

@@ -36,7 +36,9 @@ class Context:
     node_uid: int
     node_gid: int
     proxy_uid: int
+    proxy_gid: int
     resolver_uid: int
+    resolver_gid: int
     machine: str
     """As platform.machine() tells it: chooses the agent's binary and the seccomp profile."""
 

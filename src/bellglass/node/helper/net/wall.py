@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from bellglass.errors import InvalidRequest
 from bellglass.node.helper import run
@@ -18,6 +18,13 @@ from bellglass.node.helper.context import Context
 MOST_ENTRIES = 256
 TIMEOUT_S = 20.0
 _TEXT = re.compile(r"[0-9a-f.:]{2,45}(/[0-9]{1,3})?")
+
+
+class Confined(NamedTuple):
+    """Whom it is around. The uid is that of every installation of the host, the gid is this one's."""
+
+    uid: int
+    gid: int
 
 
 def is_networks(value: Any) -> bool:
@@ -34,11 +41,13 @@ def table_name(installation: str) -> str:
 
 def raise_wall(context: Context, *, exceptions: Sequence[str], dns: Sequence[str]) -> None:
     """Idempotent; takes the place of an earlier one at once. Raises InvalidRequest, InternalError (nft)."""
-    text = wall_rules(table_name(context.installation), context.proxy_uid, context.resolver_uid, exceptions, dns)
+    proxy = Confined(context.proxy_uid, context.proxy_gid)
+    resolver = Confined(context.resolver_uid, context.resolver_gid)
+    text = wall_rules(table_name(context.installation), proxy, resolver, exceptions, dns)
     run.run("nft", "--file", "-", timeout_s=TIMEOUT_S, stdin=text)
 
 
-def wall_rules(table: str, proxy: int, resolver: int, exceptions: Sequence[str], dns: Sequence[str]) -> str:
+def wall_rules(table: str, proxy: Confined, resolver: Confined, exceptions: Sequence[str], dns: Sequence[str]) -> str:
     # Not in the helper itself, whose memory every operation's child would share.
     from bellglass.egress.floor import RANGES_V4, RANGES_V6
 
@@ -66,8 +75,8 @@ def wall_rules(table: str, proxy: int, resolver: int, exceptions: Sequence[str],
             "}",
             "chain output {",
             "type filter hook output priority filter; policy accept;",
-            f"meta skuid {proxy} jump proxy",
-            f"meta skuid {resolver} reject with icmpx admin-prohibited",
+            f"meta skuid {proxy.uid} meta skgid {proxy.gid} jump proxy",
+            f"meta skuid {resolver.uid} meta skgid {resolver.gid} reject with icmpx admin-prohibited",
             "}",
             "}",
             "",
