@@ -18,7 +18,7 @@ from pathlib import Path
 
 POINTS = {
     # --- server: creating
-    "server.create.row_written": "the row, its outbox record and the idempotency claim are stored",
+    "server.create.row_written": "the row, its event and the idempotency claim are stored",
     "server.create.node_answered": "the node has made the sandbox, the row does not say so",
     "server.create.settling": "in the transaction that makes the row `running` and stores the answer, not committed",
     "server.create.answer_stored": "row and idempotency answer are stored, the client has no answer",

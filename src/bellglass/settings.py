@@ -178,6 +178,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("previews.public_port", _count, 0, "port in URLs, where a proxy stands in front; 0: the listener's own"),
     Setting("previews.trusted_proxies", _cidrs, (), "proxies in front whose X-Forwarded-For is believed"),
     Setting("previews.max_connections", _count, 1000, "visitors' connections at once"),
+    Setting("events.retention", parse_duration, 30 * 86400.0, "how long events can be read"),
+    Setting("events.max_per_project", _count, 100_000, "most events of a project; beyond it the oldest go"),
     Setting("supervisor.log_limit", parse_size, 64 * 2**20, "size of a daemon's own log; as much of it before is kept"),
 )
 BY_NAME = {setting.name: setting for setting in SETTINGS}

@@ -63,12 +63,12 @@ class SmallDisk:
     def empty(self) -> None:
         self._filler.unlink(missing_ok=True)
 
-    def outbox(self, sandbox_id: str) -> list[str]:
-        """The kinds of the server's records about a sandbox."""
+    def events(self, sandbox_id: str) -> list[str]:
+        """The types of a sandbox's events."""
         connection = sqlite3.connect(f"file:{self.stack.data.database_file}?mode=ro", uri=True)
         try:
-            query = "select kind from outbox where sandbox_id = ? order by seq"
-            return [kind for (kind,) in connection.execute(query, (sandbox_id,))]
+            query = "select type from events where sandbox_id = ? order by seq"
+            return [type for (type,) in connection.execute(query, (sandbox_id,))]
         finally:
             connection.close()
 

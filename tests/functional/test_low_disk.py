@@ -114,8 +114,8 @@ def test_executions_freeze_before_the_disk_is_full_and_thaw_by_themselves(
         lines = counter.wait().stdout.split()
         assert lines == [str(number) for number in range(1, len(lines) + 1)]
         for box in (keeper, writer):
-            wait_until(lambda box=box: "sandbox.thawed" in disk.outbox(box.id), 10, "no event tells the thaw")
-            assert [kind for kind in disk.outbox(box.id) if kind.endswith(("frozen", "thawed"))][:2] == [
+            wait_until(lambda box=box: "sandbox.thawed" in disk.events(box.id), 10, "no event tells the thaw")
+            assert [kind for kind in disk.events(box.id) if kind.endswith(("frozen", "thawed"))][:2] == [
                 "sandbox.frozen",
                 "sandbox.thawed",
             ]

@@ -5,6 +5,7 @@ Standard library only. Each is a frozen dataclass that also serves as a pydantic
 Times in records are RFC 3339 strings in UTC; sizes are bytes; durations are seconds.
 """
 
+from bellglass.model.events import Event as Event
 from bellglass.model.executions import CreateExecution as CreateExecution
 from bellglass.model.executions import Execution as Execution
 from bellglass.model.executions import ExecutionResult as ExecutionResult

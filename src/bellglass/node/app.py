@@ -27,6 +27,7 @@ from bellglass.node.journal import Journal
 from bellglass.node.lowdisk import LowDisk
 from bellglass.node.net.egress import Egress
 from bellglass.node.net.presets import Presets
+from bellglass.node.net.refusals import Refusals
 from bellglass.node.params import Params
 from bellglass.node.sandboxes import DISK_LOW, Sandboxes
 from bellglass.node.templates import Templates, agent_binary
@@ -125,6 +126,10 @@ class Node:
         )
         if isinstance(driver, RaisesWall):
             self.sandboxes.egress = Egress(data, settings, driver)
+            refusals = Refusals(self.journal, self.sandboxes.row_table, self.disk.check)
+            self.sandboxes.egress.on_event(refusals.note)
+            refusals.start()
+            stack.push_async_callback(refusals.close)
         await recovery.recover(self.sandboxes, boot_id_file)
         if self.sandboxes.egress is not None:
             # All that was recovered is known to it by now: what else proxy and resolver hold they let go.

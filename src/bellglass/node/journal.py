@@ -26,6 +26,8 @@ T = TypeVar("T")
 POOL_STATES = ("filling", "pooled", "draining")
 TOLD_TOGETHER_S = 0.1
 """Events that tell the server nothing which an answer has not told it wait so long for others: see `_can_wait`."""
+REFUSED = "egress.refused"
+"""The kind of events that go as soon as the server has them: there may be thousands, and none changes a sandbox."""
 MOST_EVENTS = 500
 """Read at a time."""
 SCHEMA = (
@@ -176,18 +178,26 @@ class Journal:
         await self.meta("acknowledged", str(through))
 
     async def forget_events(self, before: str, most: int) -> None:
-        """Acknowledged events go that are older than `before` (RFC 3339), or more than `most`. Numbers are never used
-        again."""
+        """Acknowledged events go that are older than `before` (RFC 3339), or more than `most`, or REFUSED ones.
+        Numbers are never used again."""
 
         def prune(db: sqlite3.Connection) -> None:
             row = db.execute("select value from meta where key = 'acknowledged'").fetchone()
             nth = db.execute("select seq from events order by seq desc limit 1 offset ?", (most,)).fetchone()
             db.execute(
-                "delete from events where seq <= ? and (at < ? or seq <= ?)",
-                (int(row[0]) if row else 0, before, nth[0] if nth else 0),
+                "delete from events where seq <= ? and (at < ? or seq <= ? or kind = ?)",
+                (int(row[0]) if row else 0, before, nth[0] if nth else 0, REFUSED),
             )
 
         await self._run(prune)
+
+    async def unread_bytes(self, kind: str) -> int:
+        """About how much of this kind the server has not acknowledged."""
+        query = (
+            "select coalesce(sum(length(body)), 0) from events where kind = ? and seq >"
+            " coalesce((select cast(value as integer) from meta where key = 'acknowledged'), 0)"
+        )
+        return await self._run(lambda db: int(db.execute(query, (kind,)).fetchone()[0]))
 
     def grown(self) -> asyncio.Event:
         """Take it before reading `events`; it is set once there are more, of those that can wait up to TOLD_TOGETHER_S

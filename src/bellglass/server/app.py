@@ -6,7 +6,7 @@ import asyncio
 import json
 import socket
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 from fastapi import FastAPI
 from starlette.types import ASGIApp
@@ -14,6 +14,7 @@ from starlette.types import ASGIApp
 from bellglass.ballast import Ballast
 from bellglass.datadir import DataDir
 from bellglass.egress.floor import Floor, parse_exceptions
+from bellglass.errors import NoCapacity
 from bellglass.server.audit.trail import AuditTrail
 from bellglass.server.auth.service import Auth
 from bellglass.server.cluster.journal import Journal
@@ -22,6 +23,11 @@ from bellglass.server.db import migrate
 from bellglass.server.db.engine import open_engine
 from bellglass.server.db.reader import Reader
 from bellglass.server.db.writer import Writer
+from bellglass.server.events import store as event_store
+from bellglass.server.events.feed import Feed
+from bellglass.server.events.retention import Retention
+from bellglass.server.events.routes import routes as event_routes
+from bellglass.server.events.service import Events
 from bellglass.server.executions.routes import routes as execution_routes
 from bellglass.server.executions.service import Executions
 from bellglass.server.files.folders import routes as folder_routes
@@ -55,7 +61,7 @@ from bellglass.settings import Settings
 
 FEATURES = (
     sandbox_routes, execution_routes, file_routes, folder_routes, template_routes, pool_routes, key_routes,
-    limit_routes, system_routes, quarantine_routes, network_routes, port_routes,
+    limit_routes, system_routes, quarantine_routes, network_routes, port_routes, event_routes,
 )  # fmt: skip
 
 FILL_EVERY_S = 10.0
@@ -87,6 +93,9 @@ class Application:
             writer = Writer(engine)
             writer.start()
             stack.push_async_callback(writer.close)
+            with suppress(NoCapacity):  # on a full disk they go on where they were
+                await writer.run(event_store.number_from_now, spends=False)
+            self._feed = Feed(writer)
             stack.push_async_callback(_cancel, asyncio.create_task(_keep_filled(ballast), name="ballast"))
             self.services = await self._put_together(stack, reader, writer)
             self.fastapi.state.services = self.services
@@ -100,6 +109,7 @@ class Application:
     async def hang_up(self) -> None:
         """End what is under way with the node: streaming answers are cut."""
         if self.services is not None:
+            self.services.events.feed.close()
             await self.services.cluster.close()
 
     async def _put_together(self, stack: AsyncExitStack, reader: Reader, writer: Writer) -> Services:
@@ -137,6 +147,9 @@ class Application:
         )
         stack.push_async_callback(_cancel, asyncio.create_task(audit.run(), name="audit"))
         stack.push_async_callback(_cancel, asyncio.create_task(forgetter.run(), name="forget"))
+        kept_s, most = self._settings["events.retention"], self._settings["events.max_per_project"]
+        retention = Retention(reader, writer, kept_s, most)
+        stack.push_async_callback(_cancel, asyncio.create_task(retention.run(), name="events"))
         stack.push_async_callback(deleter.close)
         stack.push_async_callback(creator.close)
         stack.push_async_callback(cluster.close)
@@ -164,6 +177,7 @@ class Application:
             pools=pools,
             networks=networks,
             ports=ports,
+            events=Events(reader, self._feed),
         )
 
     def _bind(self, address: str, port: int) -> socket.socket:

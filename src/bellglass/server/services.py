@@ -12,6 +12,7 @@ from bellglass.server.auth.service import Auth
 from bellglass.server.cluster.base import ClusterEngine
 from bellglass.server.db.reader import Reader
 from bellglass.server.db.writer import Writer
+from bellglass.server.events.service import Events
 from bellglass.server.executions.service import Executions
 from bellglass.server.files.service import Files
 from bellglass.server.http.context import context_of
@@ -46,6 +47,7 @@ class Services:
     pools: Pools
     networks: Networks
     ports: Ports
+    events: Events
 
 
 def services_of(request: Request) -> Services:

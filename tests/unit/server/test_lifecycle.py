@@ -184,7 +184,7 @@ def test_journal_is_taken_in_exactly_once(harness: Harness, api: httpx2.Client) 
     harness.run(harness.peer.start())
     harness.until(lambda: harness.health()["node"] == "up")
     harness.until(lambda: harness.peer.params("journal.follow")["after"] == len(harness.peer.journal))
-    ends = f"select count(*) from outbox where kind = 'sandbox.ended' and sandbox_id = '{box['id']}'"
+    ends = f"select count(*) from events where type = 'sandbox.ended' and sandbox_id = '{box['id']}'"
     assert harness.database(ends) == [(1,)]
 
 
@@ -327,7 +327,6 @@ def test_old_things_are_forgotten(own_harness: Harness) -> None:
     assert api.get(f"/v1/sandboxes/{kept['id']}").status_code == 200
     assert harness.database("select count(*) from idempotency_keys") == [(0,)]
     assert harness.database("select count(*) from sandbox_labels") == [(0,)]
-    assert harness.database("select count(*) from outbox") == [(0,)]
 
 
 def test_many_creates_at_once(harness: Harness, api: httpx2.Client) -> None:

@@ -154,10 +154,10 @@ def test_who_may_ask_and_set(small: Harness) -> None:
     error_of(admin.put("/v1/limits", json={"project": "asks"}), 422)
 
 
-def test_a_change_is_told_in_the_outbox(small: Harness) -> None:
+def test_a_change_is_an_event(small: Harness) -> None:
     project = small.key("told")["project_id"]
     assert small.admin.put("/v1/limits", json={"project": "told", "sandboxes": 7}).status_code == 200
-    rows = small.database(f"select data from outbox where kind = 'project.limits' and project_id = '{project}'")
+    rows = small.database(f"select data from events where type = 'project.limits' and project_id = '{project}'")
     assert rows == [('{"sandboxes": 7}',)]
 
 

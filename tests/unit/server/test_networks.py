@@ -56,7 +56,7 @@ def test_a_change_is_stored_before_it_is_answered(harness: Harness, api: httpx2.
     assert (asked["network"], asked["network_generation"]) == (STORED, 2)
     assert put(api, box["id"], "deny").json()["generation"] == 3
     assert api.get(f"/v1/sandboxes/{box['id']}").json()["network"] == "deny"
-    rows = harness.database("select data from outbox where kind = 'sandbox.network' order by seq")
+    rows = harness.database("select data from events where type = 'network.changed' order by seq")
     assert [json.loads(row[0]) for row in rows] == [
         {"network": STORED, "generation": 2}, {"network": "deny", "generation": 3}
     ]  # fmt: skip

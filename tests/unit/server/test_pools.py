@@ -39,7 +39,7 @@ def test_set_get_list_and_delete(harness: Harness, admin: httpx2.Client) -> None
     assert harness.peer.wanted_pools == [] and admin.get("/v1/pools").json()["items"] == []
     error_of(admin.delete("/v1/pools/base"), 404, "not_found")
     error_of(admin.get("/v1/pools/base"), 404, "not_found")
-    kinds = [row[0] for row in harness.database("select kind from outbox where kind like 'pool.%' order by seq")]
+    kinds = [row[0] for row in harness.database("select type from events where type like 'pool.%' order by seq")]
     assert kinds == ["pool.set", "pool.set", "pool.deleted"]
 
 

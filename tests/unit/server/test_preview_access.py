@@ -285,5 +285,5 @@ def test_the_api_of_ports(site: Site, harness: Harness) -> None:
     site.publish(visibility="public")
     error_of(api.post(site.path + "/tokens", json={}), 409)
     assert api.delete(site.path).status_code == 204 and api.delete(site.path).status_code == 204
-    kinds = [kind for (kind,) in harness.database("SELECT kind FROM outbox WHERE kind LIKE 'port.%' ORDER BY seq")]
+    kinds = [kind for (kind,) in harness.database("SELECT type FROM events WHERE type LIKE 'port.%' ORDER BY seq")]
     assert kinds[-1] == "port.unpublished" and "port.published" in kinds

@@ -64,7 +64,7 @@ def test_a_stranger_is_kept_apart_told_and_adopted(quick: Harness) -> None:
     assert item["removed_at"] > item["quarantined_at"]
     assert "quarantined_at" not in quick.peer.sandboxes[known], "one with a row is left alone"
     quick.until(lambda: len(audited(quick, "sandbox.quarantine")) == 1)
-    assert quick.database("select count(*) from outbox where kind = 'sandbox.quarantine'") == [(1,)]
+    assert quick.database("select count(*) from events where type = 'sandbox.quarantine'") == [(1,)]
     api = quick.project("mine")
     error_of(api.get(f"/v1/sandboxes/{sandbox_id}"), 404)
     for method, path in (("GET", ""), ("POST", f"/{sandbox_id}/adopt"), ("DELETE", f"/{sandbox_id}")):

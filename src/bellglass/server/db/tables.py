@@ -142,17 +142,27 @@ idempotency_keys = Table(
     Index(None, "created_at"),
 )
 
-outbox = Table(
-    "outbox",
+events = Table(
+    "events",
     metadata,
     Column("seq", Sequence, primary_key=True, autoincrement=True),
     Column("at", TIME, nullable=False),
-    Column("kind", String(64), nullable=False),
+    Column("type", String(64), nullable=False),
     Column("project_id", String(32), nullable=False),
     Column("sandbox_id", String(32)),
     Column("data", JSON, nullable=False),
     Index(None, "at"),
+    Index(None, "project_id", "seq"),
+    Index(None, "sandbox_id", "seq"),
     sqlite_autoincrement=True,
+)
+
+event_sinks = Table(
+    "event_sinks",
+    metadata,
+    Column("name", String(32), primary_key=True),
+    Column("seq", BigInteger, nullable=False),
+    Column("dropped", BigInteger, nullable=False),
 )
 
 pools = Table(

@@ -44,6 +44,8 @@ class Writer:
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="db-writer", daemon=True)
         self._closed = False
+        self.after_commit: Callable[[Connection], None] | None = None
+        """Called in the writer's thread after each commit, with its connection."""
 
     def start(self) -> None:
         self._thread.start()
@@ -76,6 +78,8 @@ class Writer:
                 batch, last = self._next_batch()
                 if batch:
                     _deliver(self._commit_somehow(connection, batch))
+                    if self.after_commit is not None:
+                        self.after_commit(connection)
 
     def _commit_somehow(self, connection: Connection, batch: list[_Job]) -> list[_Outcome]:
         """As `_commit`; what found the disk full is tried again with some ballast freed."""

@@ -7,7 +7,7 @@ from sqlalchemy import Connection, bindparam, delete, func, insert, select
 from bellglass.errors import LimitExceeded
 from bellglass.model import Limit, ProjectLimits
 from bellglass.server.db.tables import LIVE_ROWS, project_limits, projects, sandboxes
-from bellglass.server.outbox import store as outbox
+from bellglass.server.events import store as events
 
 _OWN = select(project_limits.c.sandboxes).where(project_limits.c.project_id == bindparam("project"))
 USED = select(func.count()).select_from(sandboxes).where(sandboxes.c.project_id == bindparam("project"), LIVE_ROWS)
@@ -41,7 +41,7 @@ def put(connection: Connection, project_id: str, sandboxes: int | None) -> None:
     connection.execute(delete(project_limits).where(project_limits.c.project_id == project_id))
     if sandboxes is not None:
         connection.execute(insert(project_limits).values(project_id=project_id, sandboxes=sandboxes))
-    outbox.add(connection, "project.limits", project_id, None, {"sandboxes": sandboxes})
+    events.add(connection, "project.limits", project_id, None, {"sandboxes": sandboxes})
 
 
 def _sandboxes(connection: Connection, project_id: str, default: int) -> Limit:

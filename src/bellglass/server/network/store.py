@@ -8,7 +8,7 @@ from sqlalchemy import ColumnElement, Connection, bindparam, select, update
 
 from bellglass.model import Network, Record, State, read_network
 from bellglass.server.db.tables import sandboxes
-from bellglass.server.outbox import store as outbox
+from bellglass.server.events import store as events
 
 _FIND = select(sandboxes.c.network, sandboxes.c.network_generation).where(sandboxes.c.id == bindparam("sandbox"))
 
@@ -45,5 +45,5 @@ def _write(
     if row is None:
         return None
     told = {"network": plain, "generation": row.network_generation}
-    outbox.add(connection, "sandbox.network", row.project_id, sandbox_id, told)
+    events.add(connection, "network.changed", row.project_id, sandbox_id, told)
     return Stored(network, row.network_generation)

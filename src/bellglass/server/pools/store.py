@@ -1,4 +1,4 @@
-"""Rows of pools. A change leaves a record in the outbox; it is of no project."""
+"""Rows of pools. A change leaves an event; it is of no project."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sqlalchemy import Connection, delete, insert, select, update
 
 from bellglass.model import Pool
 from bellglass.server.db.tables import pools
-from bellglass.server.outbox import store as outbox
+from bellglass.server.events import store as events
 
 NO_PROJECT = ""
 
@@ -28,7 +28,7 @@ def put(connection: Connection, pool: Pool) -> Pool:
     else:
         pool = replace(pool, created_at=held.created_at)
         connection.execute(update(pools).where(pools.c.template == pool.template).values(**_values(pool)))
-    outbox.add(connection, "pool.set", NO_PROJECT, None, {"template": pool.template, "size": pool.size})
+    events.add(connection, "pool.set", NO_PROJECT, None, {"template": pool.template, "size": pool.size})
     return pool
 
 
@@ -36,7 +36,7 @@ def remove(connection: Connection, template: str) -> bool:
     """Whether there was one."""
     if not connection.execute(delete(pools).where(pools.c.template == template)).rowcount:
         return False
-    outbox.add(connection, "pool.deleted", NO_PROJECT, None, {"template": template})
+    events.add(connection, "pool.deleted", NO_PROJECT, None, {"template": template})
     return True
 
 

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, bindparam, delete, func, insert, select, upda
 from bellglass.server.db.tables import published_ports as ports
 from bellglass.server.db.tables import sandboxes
 from bellglass.server.db.tables import spent_port_tokens as spent
-from bellglass.server.outbox import store as outbox
+from bellglass.server.events import store as events
 
 
 class Publication(NamedTuple):
@@ -81,7 +81,7 @@ def put(connection: Connection, project_id: str, sandbox_id: str, port: int, val
     if connection.execute(update(ports).where(*which).values(**values)).rowcount == 0:
         connection.execute(insert(ports).values(sandbox_id=sandbox_id, port=port, project_id=project_id, **values))
     told = {"port": port, "visibility": values["visibility"]}
-    outbox.add(connection, "port.published", project_id, sandbox_id, told)
+    events.add(connection, "port.published", project_id, sandbox_id, told)
 
 
 def set_key(connection: Connection, publication: Publication, key: str) -> None:
@@ -91,14 +91,14 @@ def set_key(connection: Connection, publication: Publication, key: str) -> None:
         delete(spent).where(spent.c.sandbox_id == publication.sandbox_id, spent.c.port == publication.port)
     )
     told = {"port": publication.port}
-    outbox.add(connection, "port.tokens_revoked", publication.project_id, publication.sandbox_id, told)
+    events.add(connection, "port.tokens_revoked", publication.project_id, publication.sandbox_id, told)
 
 
 def remove(connection: Connection, project_id: str, sandbox_id: str, port: int) -> bool:
     which = (ports.c.sandbox_id == sandbox_id, ports.c.port == port)
     if connection.execute(delete(ports).where(*which)).rowcount == 0:
         return False
-    outbox.add(connection, "port.unpublished", project_id, sandbox_id, {"port": port})
+    events.add(connection, "port.unpublished", project_id, sandbox_id, {"port": port})
     return True
 
 

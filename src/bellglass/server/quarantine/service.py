@@ -1,7 +1,7 @@
 """Quarantine: what the node has and the database does not know, as after an older database was restored.
 
 Nothing is deleted on sight: the node lets them stand still, the operator is told and may adopt them into a project, and
-what nobody wanted is removed when its time is over. Each step is an audit entry and a record in the outbox.
+what nobody wanted is removed when its time is over. Each step is an audit entry and an event.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bellglass.server.audit import trail
 from bellglass.server.cluster.base import ClusterEngine, NodeInfo
 from bellglass.server.db.reader import Reader
 from bellglass.server.db.writer import Writer
-from bellglass.server.outbox import store as outbox
+from bellglass.server.events import store as events
 from bellglass.server.quarantine import store
 from bellglass.server.sandboxes.store import add, change
 
@@ -179,7 +179,7 @@ def _before(moment: str | None, seconds: float) -> bool:
 
 def _tell(connection: Connection, kind: str, item: dict[str, Any]) -> None:
     project_id, sandbox_id = str(item.get("project_id", "")), str(item["sandbox_id"])
-    outbox.add(connection, kind, project_id, sandbox_id, {"quarantined_at": item["quarantined_at"]})
+    events.add(connection, kind, project_id, sandbox_id, {"quarantined_at": item["quarantined_at"]})
     trail.add(connection, kind, project_id or None, {"sandbox_id": sandbox_id})
 
 

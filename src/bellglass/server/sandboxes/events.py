@@ -11,6 +11,7 @@ import structlog
 from sqlalchemy import Connection
 
 from bellglass.model import State, TerminationReason
+from bellglass.server.events import refusals
 from bellglass.server.sandboxes import store
 
 _REASONS = frozenset(TerminationReason)
@@ -46,6 +47,8 @@ def apply(connection: Connection, event: dict[str, Any]) -> None:
             message=event.get("message"),
             of_generation=event.get("generation"),
         )
+    elif kind == "egress.refused":
+        refusals.apply(connection, event)
     elif kind in ("sandbox.reclaimed", "sandbox.frozen", "sandbox.thawed"):
         store.change(connection, str(sandbox_id), kind)
     else:

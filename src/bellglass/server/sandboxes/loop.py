@@ -20,7 +20,6 @@ from bellglass.server.cluster.base import ClusterEngine, NodeInfo
 from bellglass.server.db.reader import Reader
 from bellglass.server.db.writer import Writer
 from bellglass.server.network.service import Networks
-from bellglass.server.outbox import store as outbox
 from bellglass.server.quarantine.service import Quarantine
 from bellglass.server.sandboxes import create, idempotency, store
 from bellglass.server.sandboxes.create import Creator
@@ -162,7 +161,7 @@ def _other_clock(row: Any, on_node: dict[str, dict[str, Any]]) -> bool:
 
 
 class Forgetter:
-    """Ended rows, idempotency keys and outbox records leave when their time is over."""
+    """Ended rows and idempotency keys leave when their time is over."""
 
     def __init__(self, writer: Writer, retention_s: float, idempotency_s: float) -> None:
         self._writer = writer
@@ -179,13 +178,12 @@ class Forgetter:
         ended = format_time(moment - timedelta(seconds=self._retention_s))
         keys = format_time(moment - timedelta(seconds=self._idempotency_s))
 
-        def write(connection: Connection) -> tuple[int, int, int]:
+        def write(connection: Connection) -> tuple[int, int]:
             return (
                 store.forget_ended_before(connection, ended),
                 idempotency.forget_before(connection, keys),
-                outbox.forget_before(connection, ended),
             )
 
         gone = await self._writer.run(write)
         if any(gone):
-            log.info("forgotten", sandboxes=gone[0], idempotency_keys=gone[1], outbox=gone[2])
+            log.info("forgotten", sandboxes=gone[0], idempotency_keys=gone[1])

@@ -101,6 +101,11 @@ def filters_of(state: str | None, owner: str | None, name: str | None, labels: l
         states = (state,)
     elif state == "all":
         states = ()
+    return store.Filters(states, owner, name, labels_of(labels))
+
+
+def labels_of(labels: list[str]) -> tuple[tuple[str, str], ...]:
+    """KEY=VALUE as pairs."""
     pairs = []
     for text in labels:
         key, equals, value = text.partition("=")
@@ -109,7 +114,7 @@ def filters_of(state: str | None, owner: str | None, name: str | None, labels: l
                 f"label: {shown(text)} is not KEY=VALUE", hint="label=team=red", details={"field": "label"}
             )
         pairs.append((key, value))
-    return store.Filters(states, owner, name, tuple(pairs))
+    return tuple(pairs)
 
 
 def encode_cursor(created_at: str, sandbox_id: str) -> str:

@@ -1,4 +1,4 @@
-"""Rows of sandboxes. Every change of state goes through here and leaves a record in the outbox.
+"""Rows of sandboxes. Every change of state goes through here and leaves an event.
 
 A row that its owner deleted has `deleted_at` and is invisible; one that ended by itself stays readable.
 """
@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Row, Select, Update, and_, bindparam, delete,
 from bellglass.ids import SANDBOX_ID
 from bellglass.model import Sandbox, State, now, read_network
 from bellglass.server.db.tables import NAMED_ROWS, idempotency_keys, sandbox_labels, sandboxes
-from bellglass.server.outbox import store as outbox
+from bellglass.server.events import store as events
 
 LIVE = (State.CREATING, State.RUNNING, State.STOPPING)
 _SHOWN = tuple(
@@ -116,7 +116,7 @@ def add(connection: Connection, project_id: str, sandbox: Sandbox, template_env:
     values["node_id"] = values.pop("node")
     connection.execute(_ADD, {**values, "project_id": project_id, "template_env": template_env})
     _add_labels(connection, sandbox.id, sandbox.labels)
-    outbox.add(connection, "sandbox.creating", project_id, sandbox.id, {"template": sandbox.template})
+    events.add(connection, "sandbox.creating", project_id, sandbox.id, {"template": sandbox.template})
 
 
 def set_labels(connection: Connection, sandbox_id: str, labels: dict[str, str]) -> None:
@@ -139,7 +139,7 @@ def change(
     of_generation: int | None = None,
     **values: Any,
 ) -> bool:
-    """Set columns of one row if it is in one of `from_states`; False if it isn't. `kind` names the outbox record."""
+    """Set columns of one row if it is in one of `from_states`; False if it isn't. `kind` names the event."""
     query = _change(tuple(values), from_states, of_generation is not None)
     given = {f"set_{name}": value for name, value in values.items()}
     row = connection.execute(query, given | {"of_id": sandbox_id, "of_generation": of_generation}).first()
@@ -147,7 +147,7 @@ def change(
         return False
     if kind is not None:
         told = {name: values[name] for name in ("termination_reason", "message", "runtime") if values.get(name)}
-        outbox.add(connection, kind, row.project_id, sandbox_id, told)
+        events.add(connection, kind, row.project_id, sandbox_id, told)
     return True
 
 
@@ -160,7 +160,7 @@ def _change(columns: tuple[str, ...], from_states: tuple[str, ...], of_generatio
     if from_states:
         query = query.where(or_(*(sandboxes.c.state == state for state in from_states)))
     values: dict[str, Any] = {name: bindparam(f"set_{name}", type_=sandboxes.c[name].type) for name in columns}
-    # Without values it is only asked whether the row is there, for the outbox.
+    # Without values it is only asked whether the row is there, for the event.
     return query.values(values or {"generation": sandboxes.c.generation}).returning(sandboxes.c.project_id)
 
 
@@ -197,7 +197,7 @@ def remove(connection: Connection, sandbox_id: str) -> None:
         delete(sandboxes).where(sandboxes.c.id == sandbox_id).returning(sandboxes.c.project_id)
     ).first()
     if row is not None:
-        outbox.add(connection, "sandbox.refused", row.project_id, sandbox_id, {})
+        events.add(connection, "sandbox.undone", row.project_id, sandbox_id, {})
 
 
 def in_states(connection: Connection, *states: str) -> list[Row[Any]]:
