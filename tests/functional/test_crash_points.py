@@ -116,17 +116,20 @@ def update(rig: Rig, point: str, victim: str) -> None:
 
 def change_network(rig: Rig, point: str, victim: str) -> None:
     """What the row says is what the node has in the end, and a repeat is in force."""
-    path = f"/v1/sandboxes/{rig.box.id}/network"
+    path, host = f"/v1/sandboxes/{rig.box.id}/network", f"{new_name()}.example"
     before = rig.call("GET", path).body["generation"]
     rig.arm(point, victim)
-    rig.call("PUT", path, json={"network": "deny"})
+    rig.call("PUT", path, json={"network": {"allow": [f"{host}:443"]}})
     rig.settled()
 
     def alike() -> bool:
-        listed = ask_node(rig.stack.data, "sandbox.list")["sandboxes"]
-        [on_node] = [row["network_generation"] for row in listed if row["sandbox_id"] == rig.box.id]
+        on_node = rig.call("GET", path).body
         shown = rig.call("GET", f"/v1/sandboxes/{rig.box.id}").body
-        return bool(on_node == shown["network_generation"] == before + 1 and shown["network"] == "deny")
+        return bool(
+            on_node["generation"] == shown["network_generation"] == before + 1
+            and on_node["network"] == shown["network"]
+            and [rule["host"] for rule in on_node["resolved"]] == [host]
+        )
 
     wait_until(alike, 10, "API and node tell different networks")
     again = rig.insist("PUT", path, json={"network": "deny"})

@@ -29,7 +29,7 @@ from tests.functional.own import own_installation
 pytestmark = [pytest.mark.root]
 TEMPLATES = cache_dir() / "templates-packages"
 OPERATORS = Path("/usr/local/share/ca-certificates")
-SMALL: dict[str, Any] = {"cpus": 1, "memory": "1GiB", "disk": "2GiB", "lifetime": "15m"}
+SMALL: dict[str, Any] = {"cpus": 2, "memory": "1GiB", "disk": "2GiB", "lifetime": "15m"}
 NPM = "npm@10"
 """The newest that runs on Debian's Node."""
 NPM_HOOK = """#!/bin/sh
