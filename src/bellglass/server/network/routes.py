@@ -15,7 +15,7 @@ from bellglass.server.services import project_of, services_of
 
 routes = Routes("network")
 MISTAKEN = {"presets": "network", "allow": "network", "rules": "network", "policy": "network", "mode": "network"}
-EXAMPLE = {"network": "deny"}
+EXAMPLE = {"network": {"allow": ["api.example.com:443", {"cidr": "203.0.114.0/24"}]}}
 
 
 @routes.action(
