@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from bellglass.testing.stack import Stack
+from bellglass.testing.world import World
 from tests.conftest import SANDBOX_OPTIONS
 from tests.functional.own import own_installation
 
@@ -28,3 +29,23 @@ def own_box(own_stack: Stack) -> Iterator[Any]:
     """One sandbox in it for all tests of the file."""
     with own_stack.sandbox(**SANDBOX_OPTIONS) as box:
         yield box
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    """A private internet for all tests of the file."""
+    with World() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def world_stack(world: World) -> Iterator[Stack]:
+    """An installation on its host. Tests enter it by `with world.inside()`: the suite's others stay outside."""
+    made = own_installation(settings=world.settings())
+    with world.inside():
+        running = made.__enter__()
+    try:
+        yield running
+    finally:
+        with world.inside():
+            made.__exit__(None, None, None)

@@ -52,25 +52,12 @@ for line in sys.stdin:
 """
 
 
-@pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    with World() as made:
-        made.dns.zone |= {"web.test": [WEB], "raw.test": [RAW], "evil.test": [ADDRESSES[3]]}
-        made.serve(WEB, 80)
-        made.serve(RAW, 5000, echo)
-        made.serve(ADDRESSES[3], 80)
-        yield made
-
-
-@pytest.fixture(scope="module")
-def world_stack(world: World) -> Iterator[Stack]:
-    with world.inside():
-        stack = Stack.start(settings=world.settings())
-    try:
-        yield stack
-    finally:
-        with world.inside():
-            stack.close()
+@pytest.fixture(scope="module", autouse=True)
+def internet(world: World) -> None:
+    world.dns.zone |= {"web.test": [WEB], "raw.test": [RAW], "evil.test": [ADDRESSES[3]]}
+    world.serve(WEB, 80)
+    world.serve(RAW, 5000, echo)
+    world.serve(ADDRESSES[3], 80)
 
 
 @pytest.fixture
