@@ -51,6 +51,7 @@ def run(data: DataDir) -> Iterator[Check]:
         lambda: _disk(data),
         lambda: _template(settings),
         lambda: _port(data, settings),
+        lambda: _previews_port(data, settings),
         lambda: _tier(data),
     ]
     for check in checks:
@@ -199,14 +200,27 @@ def _port(data: DataDir, settings: settings_module.Settings) -> Check:
     record = control.read_record(data)
     if record is not None and record.alive("server"):
         return Check("api", "ok", f"bellglass is up at {record.api_url}")
-    address = (settings["server.listen"], settings["server.port"])
-    with socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET) as probe:
+    return _free("api", settings["server.listen"], settings["server.port"], "bellglass up --port 0")
+
+
+def _previews_port(data: DataDir, settings: settings_module.Settings) -> Check:
+    record = control.read_record(data)
+    if not settings["previews.listen"]:
+        return Check("published ports", "ok", "previews.listen is empty: none are served")
+    if record is not None and record.alive("server"):
+        return Check("published ports", "ok", "the server that is up serves them")
+    fix = f"set previews.port in {data.settings_file}"
+    return _free("published ports", settings["previews.listen"], settings["previews.port"], fix)
+
+
+def _free(name: str, host: str, port: int, fix: str) -> Check:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(address)
+            probe.bind((host, port))
         except OSError as error:
-            return Check("api", "missing", f"{address[0]}:{address[1]}: {error.strerror}", "bellglass up --port 0")
-    return Check("api", "ok", f"{address[0]}:{address[1]} is free")
+            return Check(name, "missing", f"{host}:{port}: {error.strerror}", fix)
+    return Check(name, "ok", f"{host}:{port} is free")
 
 
 def _tier(data: DataDir) -> Check:

@@ -68,7 +68,7 @@ class Harness:
                 await self.peer.start()
             listener = bind("127.0.0.1", 0, stall_s=self.settings["server.stall_timeout"])
             self.url = api_url(listener)
-            previews = bind("127.0.0.1", self.settings["previews.port"], stall_s=60)
+            previews = bind(self.settings["previews.listen"], self.settings["previews.port"], stall_s=60)
             self.previews_port = previews.getsockname()[1]
             self.application = Application(self.data, self.settings, previews)
             await self.application.start()

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
 
 import httpx2
 import pytest
-from preview_rig import Program, Site, program
+from preview_rig import Program, Site, program, public
 from server_harness import Harness, error_of, make
 
 
@@ -215,6 +218,42 @@ def test_an_own_address(harness: Harness, api: httpx2.Client, shown: Program) ->
         httpx2.get(site.record["url"], trust_env=False)
 
 
+def test_an_own_address_under_a_listener_on_all_addresses(tmp_path: Path) -> None:
+    harness = Harness(tmp_path / "data", {"previews.listen": "0.0.0.0"}).start()
+    try:
+        with program() as shown:
+            site = Site(harness, harness.project("p1"), shown.port, visibility="public", own_address=True)
+            assert httpx2.get(site.record["url"], trust_env=False).status_code == 200
+    finally:
+        harness.stop()
+
+
+def test_when_all_connections_are_taken_idle_ones_give_way_and_busy_ones_do_not(tmp_path: Path) -> None:
+    def silent(connection: socket.socket, head: bytes) -> None:
+        while connection.recv(65536):
+            continue
+
+    harness = Harness(tmp_path / "data", {"previews.max_connections": 8}).start()
+    try:
+        with program(silent) as stuck, program() as shown, ExitStack() as owned:
+            api = harness.project("p1")
+            busy, site = public(harness, api, stuck.port), public(harness, api, shown.port)
+            idle = [owned.enter_context(site.visitor()) for _ in range(20)]
+            assert idle[-1].ask("/").status == 200
+            assert idle[0].ended(), "the oldest one that waits made room"
+            waiting = [owned.enter_context(busy.visitor()) for _ in range(8)]
+            for visitor in waiting:
+                visitor.send(visitor.request("/"))
+            harness.until(lambda: len(stuck.heads) == 8)
+            refused = site.visitor()
+            with refused:
+                assert refused.read().status == 503
+            waiting.pop().connection.shutdown(socket.SHUT_RDWR)
+            harness.until(lambda: site.get("/").status == 200)
+    finally:
+        harness.stop()
+
+
 def test_ends_of_the_sandbox(harness: Harness, api: httpx2.Client, shown: Program) -> None:
     site = Site(harness, api, shown.port, visibility="public")
     assert site.get("/").status == 200
@@ -227,8 +266,6 @@ def test_ends_of_the_sandbox(harness: Harness, api: httpx2.Client, shown: Progra
 
 
 def test_a_server_that_is_restarted_knows_tokens_and_spent_ones(tmp_path) -> None:
-    import socket
-
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     harness = Harness(tmp_path / "data", {"previews.port": port}).start()

@@ -316,3 +316,23 @@ def test_a_slow_reader_holds_the_program_and_costs_little(harness: Harness, api:
             got = 1024
             while got < size:
                 got += len(visitor.file.read(min(1 << 20, size - got)))
+
+
+def test_a_visitor_that_stops_in_the_middle_of_its_body(
+    harness: Harness, api: httpx2.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bellglass.server.previews.exchange.STALL_S", 0.3)
+    reset = threading.Event()
+
+    def serve(connection: socket.socket, head: bytes) -> None:
+        try:
+            while connection.recv(65536):
+                continue
+        finally:
+            reset.set()
+
+    with program(serve) as shown:
+        site = public(harness, api, shown.port)
+        with site.visitor() as visitor:
+            visitor.send(visitor.request("/", "Content-Length: 10", method="POST") + b"abc")
+            assert visitor.ended() and reset.wait(WAIT_S)

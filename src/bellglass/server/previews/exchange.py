@@ -7,6 +7,7 @@ next. After `101 Switching Protocols` bytes go both ways as they are.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import NamedTuple
 
 from bellglass.errors import BellglassError, PortUnreachable
@@ -16,6 +17,7 @@ from bellglass.server.previews.head import BadHead, Headers, Request, Response
 from bellglass.server.previews.source import Cut, LinkSource, body
 from bellglass.server.previews.wire import Wire
 
+STALL_S = 300.0
 _FRAMING = (b"content-length", b"transfer-encoding")
 _NOT_IN_TRAILERS = (*_FRAMING, b"host", b"cookie", b"authorization", b"trailer", b"x-bellglass-token")
 
@@ -91,8 +93,9 @@ class Exchange:
     # --- the request's body -----------------------------------------------------------------------------
 
     async def _upload(self) -> None:
+        pieces = body(self._wire, length=self._framing.length, is_chunked=self._framing.is_chunked)
         try:
-            async for item in body(self._wire, length=self._framing.length, is_chunked=self._framing.is_chunked):
+            while (item := await self._next_of(pieces)) is not None:
                 if not self._framing.is_chunked:
                     assert isinstance(item, bytes)
                     await self._stream.send(item)
@@ -103,6 +106,14 @@ class Exchange:
             self._give_up(error)
         except BellglassError:
             return  # the program takes no more; what it answers is told by the other half
+
+    async def _next_of(self, pieces: AsyncIterator[bytes | Headers]) -> bytes | Headers | None:
+        """None at the end. A visitor that stopped in the middle would hold the connection to the program for ever."""
+        try:
+            async with asyncio.timeout(STALL_S):
+                return await anext(pieces, None)
+        except TimeoutError:
+            raise Cut from None
 
     def _visitor_ended(self) -> None:
         if self._wire.gone.is_set() or not self._wire.held:

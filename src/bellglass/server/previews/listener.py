@@ -14,7 +14,7 @@ import structlog
 
 from bellglass.errors import InvalidRequest
 from bellglass.server.cluster.base import ClusterEngine
-from bellglass.server.http.connections import Connections, limit_for
+from bellglass.server.http.connections import MAX_LINGERING, Connections, limit_for
 from bellglass.server.ports.service import Ports
 from bellglass.server.previews import pages
 from bellglass.server.previews.house import House
@@ -79,6 +79,7 @@ class Previews:
         self._servers: dict[str, asyncio.Server] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._wires: set[Wire] = set()
+        self._listens_everywhere = listener.getsockname()[0] in ("0.0.0.0", "::")
         self._changing = asyncio.Lock()
         self._main: asyncio.Server | None = None
         ports.origins = Origins.of(settings, listener.getsockname()[1])
@@ -118,7 +119,7 @@ class Previews:
         self._wires.add(wire)
         try:
             if not self._counted.admit(seat):
-                await wire.send(pages.of_error(self._counted.error(), None, close=True))
+                await self._turn_away(wire)
                 return
             if not wire.chose_http2:
                 while await visit.one(lambda: self._counted.busy(seat)):
@@ -131,9 +132,20 @@ class Previews:
             log.exception("a visit failed")
             wire.abort()
         finally:
-            self._counted.gone(seat)
             await wire.close()
+            self._counted.gone(seat)
             self._wires.discard(wire)
+
+    async def _turn_away(self, wire: Wire) -> None:
+        if self._counted.lingering >= MAX_LINGERING:
+            wire.abort()
+            return
+        self._counted.lingering += 1
+        try:
+            await wire.send(pages.of_error(self._counted.error(), None, close=True))
+            await wire.close()
+        finally:
+            self._counted.lingering -= 1
 
     async def _http2(self, wire: Wire, seat: _Seat) -> None:
         from bellglass.server.previews.http2_visit import Http2Visit  # 4 MiB that most servers never need
@@ -162,7 +174,8 @@ class Previews:
         assert self._ports.origins is not None
         failed = {}
         async with self._changing:
-            wanted = self._ports.addresses()
+            # A listener on all addresses serves these too.
+            wanted = set() if self._listens_everywhere else self._ports.addresses()
             for address in set(self._servers) - wanted:
                 self._servers.pop(address).close()
             for address in wanted - set(self._servers):
