@@ -7,6 +7,7 @@ a network namespace; what lies beyond it, the metadata service among it, is anot
 
 from __future__ import annotations
 
+import ctypes
 import json
 import platform
 import socket
@@ -22,6 +23,7 @@ import pytest
 
 from bellglass import settings
 from bellglass.datadir import DataDir
+from bellglass.egress import confine
 from bellglass.node.helper.net.wall import Confined, wall_rules
 from bellglass.supervise import egress, launch
 from bellglass.supervise.install import Installation, prepare
@@ -210,8 +212,10 @@ def test_the_proxy_reaches_public_addresses_alone(
     found = tried(host, installation, "proxy", targets)
     assert set(found) == set(control)
     # Its chroot has nothing but what both daemons may see, and a kind of socket that only the resolver's is.
-    abstract = f"dial @bellglass-test-{int(SEQPACKET)} SEQPACKET"
-    refused(found, allowed={f"tcp {PUBLIC}:80", f"tcp {PUBLIC_V6}:80", abstract})
+    # That one only where the kernel's Landlock is too old to see abstract addresses, which know no chroot.
+    scoped = confine.landlock_version(ctypes.CDLL(None)) >= confine.SCOPING_LANDLOCK
+    abstract = set() if scoped else {f"dial @bellglass-test-{int(SEQPACKET)} SEQPACKET"}
+    refused(found, allowed={f"tcp {PUBLIC}:80", f"tcp {PUBLIC_V6}:80"} | abstract)
 
 
 def test_the_proxy_does_not_get_at_the_controls(installation: Installation) -> None:
