@@ -93,7 +93,9 @@ def tls_server(rig: Rig) -> Iterator[ssl.SSLContext]:
                 sock, _ = listener.accept()
             except OSError:
                 return
-            with contextlib.suppress(OSError), serving.wrap_socket(sock, server_side=True) as tls:
+            tls = serving.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+            with tls, contextlib.suppress(OSError):
+                tls.do_handshake()
                 tls.recv(1)
 
     thread = threading.Thread(target=serve)

@@ -38,10 +38,17 @@ class TlsServer:
             threading.Thread(target=self._serve, args=(sock,)).start()
 
     def _serve(self, sock: socket.socket) -> None:
-        with contextlib.suppress(OSError), self._context.wrap_socket(sock, server_side=True) as tls:
+        # wrap_socket leaves a socket open that is reset already, or whose handshake fails inside it.
+        try:
+            sock.recv(1, socket.MSG_PEEK)
+        except OSError:
+            sock.close()
+            return
+        tls = self._context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+        with tls, contextlib.suppress(OSError):
+            tls.do_handshake()
             while data := tls.recv(65536):
                 tls.sendall(data)
-        sock.close()
 
     def close(self) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)

@@ -255,8 +255,8 @@ class Sandboxes:
         attach    sandbox, generation, policy, descriptors -> {}    a known sandbox's listeners are replaced
         policy    sandbox, generation, policy              -> {}    answered once nothing of the old one goes on
         detach    sandbox                                  -> {}    unknown: nothing to do
-        list                                               -> {"sandboxes": {id: generation}}
-        counters                                           -> {"sandboxes": {id: {...}}}
+        list      after                                    -> {"sandboxes": {id: generation}, "next"}
+        counters  after                                    -> {"sandboxes": {id: {...}}, "next"}
 
     A generation that is older than the one held is refused as `stale`; the same one again is applied again.
     A subclass says what happens: `attached`, `changed`, `detached`, `counted`.
@@ -284,9 +284,9 @@ class Sandboxes:
         """For ControlServer. Raises ControlError."""
         op = document.get("op")
         if op == "list":
-            return {"sandboxes": {sandbox: held.generation for sandbox, held in self.held.items()}}
+            return self._page(document, lambda sandbox: self.held[sandbox].generation)
         if op == "counters":
-            return self._counters(document)
+            return self._page(document, self.counted)
         sandbox = document.get("sandbox")
         if not isinstance(sandbox, str) or not 0 < len(sandbox) <= 64:
             raise ControlError("bad_packet", f"sandbox {sandbox!r} is not an id")
@@ -339,13 +339,15 @@ class Sandboxes:
             raise
         return sockets
 
-    def _counters(self, document: Document) -> Document:
-        """At most what fits into a packet, by id: `after` goes on behind the id that `next` told."""
+    def _page(self, document: Document, entry_of: Callable[[str], object]) -> Document:
+        """What fits into a packet, in the order of ids: with `next` in it there is more, to be asked for by `after`."""
         after = document.get("after", "")
-        found: dict[str, Document] = {}
+        if not isinstance(after, str):
+            raise ControlError("bad_packet", f"after {after!r} is not an id")
+        found: Document = {}
         size = 0
         for sandbox in sorted(name for name in self.held if name > after):
-            entry = self.counted(sandbox)
+            entry = entry_of(sandbox)
             size += len(json.dumps(entry)) + len(sandbox) + 8
             if size > MAX_PACKET_BYTES - 1024:
                 return {"sandboxes": found, "next": max(found)}

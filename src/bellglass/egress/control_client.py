@@ -75,6 +75,15 @@ class ControlClient:
             raise ControlError("lost", f"{self.path.name}: not connected")
         return await link.call({"id": next(self._ids), "op": op, **fields}, descriptors or [])
 
+    async def collect(self, op: str) -> Document:
+        """All of `sandboxes` of an operation that answers in pages: list, counters. Raises ControlError."""
+        found: Document = {}
+        answer: Document = {"next": ""}
+        while "next" in answer:
+            answer = await self.call(op, after=answer["next"])
+            found |= answer["sandboxes"]
+        return found
+
 
 class _Link:
     """One connection. Raises OSError when nobody listens."""

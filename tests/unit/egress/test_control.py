@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bellglass.egress.control import ControlError, ControlServer, Sandboxes, encode, listen, receive, send
+from bellglass.egress.control import ControlError, ControlServer, Held, Sandboxes, encode, listen, receive, send
 from bellglass.egress.control_client import ControlClient
 from bellglass.egress.policy import Policy
 
@@ -260,22 +260,20 @@ def test_a_call_whose_peer_dies_is_told_so(thread: Any) -> None:
     asyncio.run(run())
 
 
-def test_counters_come_in_pieces(rig: Rig) -> None:
+def test_counters_and_lists_come_in_pieces(rig: Rig) -> None:
+    names = [f"sb{n:03}-{'x' * 58}" for n in range(1000)]
+
+    def hold() -> None:
+        for name in names:
+            rig.sandboxes.held[name] = Held(7, Policy("deny"))
+
     async def run() -> None:
+        rig.thread.call(hold)
         async with rig.client() as client:
-            for n in range(100):
-                with tcp_listener() as listener:
-                    await client.call(
-                        "attach", sandbox=f"sb{n:03}", generation=0, policy=DENY, descriptors=[listener.fileno()]
-                    )
-            seen: list[str] = []
-            after = ""
-            while True:
-                answer = await client.call("counters", after=after)
-                seen += answer["sandboxes"]
-                if "next" not in answer:
-                    break
-                after = answer["next"]
-            assert seen == [f"sb{n:03}" for n in range(100)]
+            assert "next" in await client.call("list") and "next" in await client.call("counters")
+            assert await client.collect("list") == dict.fromkeys(names, 7)
+            assert list(await client.collect("counters")) == names
+            with pytest.raises(ControlError):
+                await client.call("list", after=7)
 
     asyncio.run(run())

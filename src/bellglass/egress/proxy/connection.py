@@ -221,6 +221,8 @@ class Connection:
                     raise Ended if seen < 0 else tls.BadHello("cut off")
                 if len(found) == seen or (len(found) < needed and seen >= 0):
                     seen = len(found)
+                    if relay.at_end(self._client):
+                        raise tls.BadHello("cut off")
                     deadline = deadline or monotonic() + HELLO_TIMEOUT_S
                     await self._loop.readable(self._client, deadline)
                     continue
@@ -259,6 +261,8 @@ class Connection:
                 if not found:
                     return classify.RAW
                 if len(found) == seen:
+                    if relay.at_end(self._client):
+                        return classify.RAW  # no request, and nothing can follow that would make it one
                     raise BlockingIOError
                 kind = classify.classify(bytes(found))
                 if kind is not None:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from bellglass.egress.loop import Loop, Signal
 from bellglass.egress.proxy import classify, head, relay
 from bellglass.egress.proxy.head import BadMessage, Request
-from bellglass.egress.proxy.relay import Counter
+from bellglass.egress.proxy.relay import Counter, Ended
 
 HEAD_TIMEOUT_S = 30.0
 """From a head's first byte to its last."""
@@ -45,6 +45,8 @@ async def _look_at_request(loop: Loop, client: socket.socket, name: str, port: i
             blank = True
             continue
         if len(start) == seen:
+            if relay.at_end(client):
+                raise Ended
             await loop.readable(client, deadline)
             continue
         seen = len(start)

@@ -94,7 +94,7 @@ async def peek_until(
         if not found:
             return None
         if len(found) == seen:
-            if _at_end(source):
+            if at_end(source):
                 raise Ended
             await loop.readable(source, deadline)
             continue
@@ -117,7 +117,7 @@ def _bare_newline(size: int) -> bool:
     return False
 
 
-def _at_end(sock: socket.socket) -> bool:
+def at_end(sock: socket.socket) -> bool:
     """Whether the peer has shut its side: what is there is all there will be."""
     return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] in _CLOSED_BY_PEER
 

@@ -136,7 +136,7 @@ class Peer:
                 listener.close()
 
     async def _connected(self, client: ControlClient) -> None:
-        self._held = dict.fromkeys((await client.call("list"))["sandboxes"], UNSURE)
+        self._held = dict.fromkeys(await client.collect("list"), UNSURE)
         for sandbox_id in set(self._held) - set(self._table):
             await client.call("detach", sandbox=sandbox_id)
             del self._held[sandbox_id]
