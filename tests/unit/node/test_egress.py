@@ -1,0 +1,309 @@
+"""What the node tells proxy and resolver, over real control sockets: through deaths of either, in the right order."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bellglass.datadir import DataDir
+from bellglass.egress.control import ControlServer, Sandboxes, listen
+from bellglass.egress.loop import Loop
+from bellglass.egress.policy import Policy
+from bellglass.errors import InternalError, NotFound
+from bellglass.node.drivers.base import LISTENERS
+from bellglass.node.net import egress as egress_module
+from bellglass.node.net import peer as peer_module
+from bellglass.node.net.egress import Egress
+
+DENY: dict[str, Any] = {"mode": "deny", "rules": []}
+OPEN: dict[str, Any] = {"mode": "open", "rules": []}
+RULES: dict[str, Any] = {
+    "mode": "rules",
+    "rules": [{"host": "a.example.com", "ports": [443], "protocol": "tcp", "origin": "allow"}],
+}
+
+
+class Daemon(Sandboxes):
+    """The control end of one of the two in a thread; `told` is what happened, in order."""
+
+    def __init__(self, path: Path, listeners: int, told: list[tuple[str, ...]], name: str) -> None:
+        super().__init__()
+        self.listeners = listeners
+        self.sockets: dict[str, list[socket.socket]] = {}
+        self._told, self._name, self.path = told, name, path
+        self._stop, self._stopped = socket.socketpair()
+        self._stopped.setblocking(False)
+        self._loop = Loop()
+        self.server = ControlServer(self._loop, listen(path), frozenset({path.parent.stat().st_uid}), self.handle)
+        self._loop.spawn(self._await_stop())
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        self._loop.run()
+        self._loop.shutdown()
+
+    async def _await_stop(self) -> None:
+        await self._loop.readable(self._stopped)
+        self._loop.stop()
+
+    def attached(self, sandbox: str, listeners: list[socket.socket]) -> None:
+        self.detach_sockets(sandbox)
+        self.sockets[sandbox] = listeners
+        self._told.append((self._name, "attached", sandbox))
+        self.server.publish({"sandbox": sandbox, "by": self._name})
+
+    def changed(self, sandbox: str, policy: Policy) -> None:
+        self._told.append((self._name, policy.mode, sandbox))
+
+    def detached(self, sandbox: str) -> None:
+        self.detach_sockets(sandbox)
+        self._told.append((self._name, "detached", sandbox))
+
+    def counted(self, sandbox: str) -> dict[str, Any]:
+        return {}
+
+    def detach_sockets(self, sandbox: str) -> None:
+        for sock in self.sockets.pop(sandbox, []):
+            sock.close()
+
+    @property
+    def generations(self) -> dict[str, int]:
+        return {sandbox: held.generation for sandbox, held in dict(self.held).items()}
+
+    def close(self) -> None:
+        if self._thread.is_alive():
+            self._stop.send(b".")
+            self._thread.join(20)
+        for sandbox in list(self.sockets):
+            self.detach_sockets(sandbox)
+        self._stop.close()
+        self._stopped.close()
+
+
+class Handle:
+    """Real sockets, as a gateway has them; `failures` is how often it has none."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.failures = 0
+
+    async def listeners(self, names: Collection[str] = LISTENERS) -> dict[str, socket.socket]:
+        if self.failures:
+            self.failures -= 1
+            raise InternalError("Address already in use")
+        self.asked += names
+        kinds = {name: socket.SOCK_DGRAM if name == "dns_udp" else socket.SOCK_STREAM for name in names}
+        return {name: socket.socket(socket.AF_INET, kind) for name, kind in kinds.items()}
+
+
+class Driver:
+    def __init__(self) -> None:
+        self.walls: list[tuple[list[str], list[str]]] = []
+        self.failures = 0
+
+    async def raise_wall(self, *, exceptions: Sequence[str], dns: Sequence[str]) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise InternalError("nft is not installed")
+        self.walls.append((list(exceptions), list(dns)))
+
+
+class Bench:
+    def __init__(self, folder: Path) -> None:
+        self.data = DataDir(folder)
+        self.told: list[tuple[str, ...]] = []
+        self.driver, self.settings = Driver(), {"egress.exceptions": ("10.0.0.0/8",), "egress.upstream_dns": ()}
+        self.daemons: dict[str, Daemon] = {}
+        for path in (self.data.proxy_socket, self.data.resolver_socket):
+            path.parent.mkdir(parents=True)
+        (self.data.egress_dir / "etc").mkdir()
+        (self.data.egress_dir / "etc/resolv.conf").write_text("nameserver 192.0.2.53\nnameserver fe80::1%eth0\nbad\n")
+
+    def begin(self, *names: str) -> None:
+        for name in names or ("proxy", "resolver"):
+            path = self.data.proxy_socket if name == "proxy" else self.data.resolver_socket
+            self.daemons[name] = Daemon(path, 1 if name == "proxy" else 2, self.told, name)
+
+    def kill(self, *names: str) -> None:
+        for name in names:
+            self.daemons.pop(name).close()
+
+    def egress(self) -> Egress:
+        return Egress(self.data, self.settings, self.driver)
+
+    def all_hold(self, **generations: int) -> bool:
+        return all(daemon.generations == generations for daemon in self.daemons.values())
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(tmp_path)
+    yield made
+    made.kill(*list(made.daemons))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def test_a_sandbox_from_attach_to_detach(bench: Bench) -> None:
+    async def scenario() -> None:
+        bench.begin()
+        node, handle = bench.egress(), Handle()
+        await node.start()
+        assert bench.driver.walls == [(["10.0.0.0/8"], ["192.0.2.53", "fe80::1"])]
+        await node.attach("sb1", handle, RULES, 1)
+        assert bench.all_hold(sb1=1)
+        assert sorted(handle.asked) == sorted(LISTENERS)
+        bench.told.clear()
+        await node.set_policy("sb1", OPEN, 2)
+        assert bench.told == [("proxy", "open", "sb1"), ("resolver", "open", "sb1")], "first who lets through"
+        await node.set_policy("sb1", DENY, 1)
+        assert bench.all_hold(sb1=2) and len(bench.told) == 2, "an older one is passed over"
+        await node.detach("sb1")
+        await node.detach("sb1")
+        assert bench.all_hold()
+        with pytest.raises(NotFound):
+            await node.set_policy("sb1", OPEN, 3)
+        await node.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_daemon_that_was_started_anew_gets_everything(bench: Bench) -> None:
+    async def scenario() -> None:
+        bench.begin()
+        node, handle = bench.egress(), Handle()
+        await node.start()
+        for sandbox in ("sb1", "sb2"):
+            await node.attach(sandbox, handle, DENY, 1)
+        await until(lambda: bench.all_hold(sb1=1, sb2=1))
+        bench.kill("resolver")
+        change = asyncio.ensure_future(node.set_policy("sb1", OPEN, 2))
+        await until(lambda: bench.daemons["proxy"].generations == {"sb1": 2, "sb2": 1})
+        await node.detach("sb2")
+        assert not change.done(), "one of them can't have it"
+        handle.asked.clear()
+        bench.begin("resolver")
+        await asyncio.wait_for(change, 20)
+        await until(lambda: bench.all_hold(sb1=2))
+        assert handle.asked == ["dns_udp", "dns_tcp"], "the proxy still has its own"
+        bench.kill("proxy", "resolver")
+        bench.begin()
+        await until(lambda: bench.all_hold(sb1=2))
+        await node.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_node_that_was_started_anew_opens_nothing_twice(bench: Bench) -> None:
+    async def scenario() -> None:
+        bench.begin()
+        before, handle = bench.egress(), Handle()
+        await before.start()
+        for sandbox in ("sb1", "sb2"):
+            await before.attach(sandbox, handle, DENY, 1)
+        await until(lambda: bench.all_hold(sb1=1, sb2=1))
+        await before.close()
+        bench.told.clear()
+        node, again = bench.egress(), Handle()
+        await node.attach("sb1", again, OPEN, 2)  # what its journal has; sb2 ended while it was away
+        assert bench.told == []
+        await node.start()
+        await until(lambda: bench.all_hold(sb1=2))
+        assert again.asked == []
+        assert {("proxy", "detached", "sb2"), ("resolver", "detached", "sb2")} <= set(bench.told)
+        assert not any(what == "detached" and sandbox == "sb1" for _, what, sandbox in bench.told)
+        await node.close()
+
+    asyncio.run(scenario())
+
+
+def test_an_older_journal_counts_more_than_what_a_daemon_holds(bench: Bench) -> None:
+    async def scenario() -> None:
+        bench.begin()
+        before = bench.egress()
+        await before.start()
+        await before.attach("sb1", Handle(), OPEN, 9)
+        await before.close()
+        node = bench.egress()
+        await node.attach("sb1", Handle(), DENY, 3)
+        await node.start()
+        await until(lambda: bench.all_hold(sb1=3))
+        await node.close()
+
+    asyncio.run(scenario())
+
+
+def test_without_a_wall_nothing_is_attached(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(egress_module, "NO_WALL_S", 0.05)
+    monkeypatch.setattr(egress_module, "ATTACH_S", 0.2)
+
+    async def scenario() -> None:
+        bench.begin()
+        bench.driver.failures = 10
+        node = bench.egress()
+        await node.start()
+        await node.attach("sb1", Handle(), OPEN, 1)
+        assert bench.told == [] and bench.driver.failures > 0
+        await until(lambda: bench.all_hold(sb1=1))
+        assert bench.driver.walls
+        await node.close()
+
+    asyncio.run(scenario())
+
+
+def test_what_can_not_be_attached_is_tried_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer_module, "RETRY_S", 0.02)
+
+    async def scenario() -> None:
+        node, handle, other = bench.egress(), Handle(), Handle()
+        handle.failures = 3
+        await node.attach("sb1", handle, DENY, 1)
+        await node.attach("sb2", other, DENY, 1)
+        bench.begin()
+        await node.start()
+        await until(lambda: bench.all_hold(sb1=1, sb2=1))
+        await node.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_sandbox_does_not_wait_for_ever_for_its_network(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(egress_module, "ATTACH_S", 0.2)
+
+    async def scenario() -> None:
+        node = bench.egress()
+        await node.start()
+        began = asyncio.get_running_loop().time()
+        await node.attach("sb1", Handle(), DENY, 1)
+        assert asyncio.get_running_loop().time() - began < 0.15, "what may reach nothing needs nobody"
+        await node.attach("sb2", Handle(), OPEN, 1)
+        bench.begin()
+        await until(lambda: bench.all_hold(sb1=1, sb2=1))
+        await node.close()
+
+    asyncio.run(scenario())
+
+
+def test_events_are_handed_on(bench: Bench) -> None:
+    async def scenario() -> None:
+        bench.begin()
+        node, heard = bench.egress(), []  # type: ignore[var-annotated]
+        node.on_event(heard.append)
+        await node.start()
+        await node.attach("sb1", Handle(), OPEN, 1)
+        await until(lambda: {event["by"] for event in heard} == {"proxy", "resolver"})
+        assert {event["sandbox"] for event in heard} == {"sb1"}
+        await node.close()
+
+    asyncio.run(scenario())
