@@ -66,10 +66,14 @@ _GATEWAY_SETTINGS = {
     "ipv4/ip_forward": "0",
     "ipv4/icmp_ratemask": "0",  # each refusal is told, not only one a second
     "ipv6/conf/default/disable_ipv6": "1",
-    "netfilter/nf_conntrack_tcp_timeout_time_wait": "5",
+}
+# Of what is tracked only the living is to count against MAX_CONNECTIONS. On some kernels these files come with the
+# first rule that tracks.
+_TRACKING_SETTINGS = {
+    "netfilter/nf_conntrack_tcp_timeout_time_wait": "2",
     "netfilter/nf_conntrack_tcp_timeout_close": "2",
-    "netfilter/nf_conntrack_udp_timeout": "10",
-    "netfilter/nf_conntrack_udp_timeout_stream": "10",
+    "netfilter/nf_conntrack_udp_timeout": "3",
+    "netfilter/nf_conntrack_udp_timeout_stream": "3",
 }
 # As in other containers: any user may listen on any port and ping (itself).
 _SANDBOX_SETTINGS = {
@@ -113,6 +117,7 @@ def connect(gateway: int, sandbox: int, first_uid: int) -> list[socket.socket]:
             _new_neighbour(SANDBOX_ADDRESS, SANDBOX_LINK),
         )
         nft.apply(_RULES)
+        _set(_TRACKING_SETTINGS)
         netlink.request(
             inside,
             "the sandbox's link",
