@@ -17,6 +17,7 @@ import httpx2
 import pytest
 
 from bellglass import AsyncSandbox, SandboxGone
+from bellglass.testing import kernel
 from bellglass.testing.stack import Stack
 from tests.functional.own import own_installation
 
@@ -180,6 +181,30 @@ def test_visits_are_activity(new_box: Any) -> None:
     while box.info().state == "running":
         assert time.monotonic() < deadline
     assert box.info().termination_reason == "idle"
+
+
+def test_a_frozen_program_is_dialed_and_answers_when_it_goes_on(new_box: Any) -> None:
+    """The agent never stands still: the connection is made, and waits."""
+    box = new_box()
+    serve(box, 8000)
+    published = box.publish(8000, visibility="public")
+    with visitor(published.url) as browser:
+        assert browser.get("/").status_code == 200
+        (pid,) = [each.pid for each in kernel.processes() if box.id in each.cgroups and runs(each.pid, "python3")]
+        line = next(text for text in Path(f"/proc/{pid}/cgroup").read_text().splitlines() if text.startswith("0::"))
+        freeze = Path("/sys/fs/cgroup/unified" + line.removeprefix("0::")) / "cgroup.freeze"
+        freeze.write_text("1")
+        try:
+            with pytest.raises(httpx2.ReadTimeout):
+                browser.get("/", timeout=1)
+            box.files.write_text("meanwhile", "the agent works")
+        finally:
+            freeze.write_text("0")
+        assert browser.get("/").status_code == 200
+
+
+def runs(pid: int, program: str) -> bool:
+    return program.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 def test_an_ended_sandbox_says_so(new_box: Any) -> None:
