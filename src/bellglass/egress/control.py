@@ -14,12 +14,12 @@ import json
 import os
 import socket
 import struct
-import sys
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bellglass.egress.log import log
 from bellglass.egress.loop import Loop, Signal
 from bellglass.egress.policy import Policy, PolicyError
 
@@ -150,7 +150,7 @@ class ControlServer:
                 except BlockingIOError:
                     await self._loop.readable(self._listener)
                 except OSError as error:
-                    print(f"control: accept: {error}", file=sys.stderr, flush=True)
+                    log("a peer of the control socket can't be accepted", error=str(error))
                     await self._loop.sleep(0.1)
                 else:
                     self._welcome(sock)
@@ -160,7 +160,7 @@ class ControlServer:
     def _welcome(self, sock: socket.socket) -> None:
         sock.setblocking(False)
         if (uid := peer_uid(sock)) not in self._uids or len(self._peers) >= MAX_PEERS:
-            print(f"control: refused a peer of uid {uid}", file=sys.stderr, flush=True)
+            log("a peer of the control socket was refused", uid=uid)
             sock.close()
             return
         peer = _Peer(sock, Signal(self._loop))
@@ -183,7 +183,7 @@ class ControlServer:
                 while len(peer.answers) > 64 and not peer.closed:  # it sends and doesn't read
                     await self._loop.sleep(0.01)
         except (OSError, ControlError) as error:
-            print(f"control: {error}", file=sys.stderr, flush=True)
+            log("a peer of the control socket was lost", error=str(error))
         finally:
             peer.closed = True
             peer.wake.set()
@@ -217,7 +217,7 @@ class ControlServer:
                 peer.answers.popleft()
         except OSError as error:
             if error.errno not in (errno.EPIPE, errno.ECONNRESET):
-                print(f"control: {error}", file=sys.stderr, flush=True)
+                log("a peer of the control socket was lost", error=str(error))
         finally:
             self._peers.remove(peer)
             self._loop.close(peer.sock)

@@ -12,7 +12,6 @@ import os
 import socket
 import stat
 import sys
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any, NamedTuple
 
 from bellglass.egress import confine
 from bellglass.egress.confine import Confinement, Identity
+from bellglass.egress.log import log
 
 
 class Start(NamedTuple):
@@ -72,10 +72,3 @@ def _bind(path: Path) -> socket.socket:
     bound.bind(str(path))
     path.chmod(0o666)
     return bound
-
-
-def log(event: str, **more: Any) -> None:
-    """One JSON line to the daemon's log. A full disk must not end what is told of."""
-    at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    with suppress(OSError):
-        os.write(2, (json.dumps({"at": at, "event": event, **more}) + "\n").encode())

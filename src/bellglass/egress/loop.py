@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import heapq
 import select
-import sys
 import traceback
 import types
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from time import monotonic
 from typing import Any, Protocol
+
+from bellglass.egress.log import log
 
 SLICE_S = 0.002
 """For so long tasks run before the kernel is asked what else has happened."""
@@ -321,7 +322,7 @@ class Loop:
             task._end()
         except Exception as error:  # noqa: BLE001 - one connection's bug must not end the others
             task.error = error
-            traceback.print_exception(error, file=sys.stderr)
+            log("a task failed", error="".join(traceback.format_exception(error)))
             task._end()
         finally:
             self._current = None

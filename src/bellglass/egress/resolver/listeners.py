@@ -10,7 +10,7 @@ import socket
 import struct
 from time import monotonic
 
-from bellglass.egress.daemon import log
+from bellglass.egress.log import log
 from bellglass.egress.loop import Loop, Task
 from bellglass.egress.rate import Bucket
 from bellglass.egress.resolver.wire import MAX_QUERY_BYTES
