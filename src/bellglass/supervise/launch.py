@@ -34,6 +34,9 @@ DESCRIPTORS = 131_072
 _PR_SET_NO_NEW_PRIVS, _PR_SET_PDEATHSIG, _SIGTERM = 38, 1, 15
 _KEPT_ENVIRONMENT = ("PATH", "LANG", "LC_ALL", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR")
 
+_PACKAGE_TOOLS = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_CONFIG_FILE", "npm_config_registry")
+"""The node asks its tools what they are set up with, for the presets."""
+
 
 @dataclass(frozen=True, slots=True)
 class Started:
@@ -105,6 +108,7 @@ def start_server(installation: Installation, *, listen: str | None, port: int | 
 def start_node(installation: Installation, *, with_helper: bool) -> Started:
     """The node, and as root its helper. Both are up when the node has said so."""
     argv, variables = node_argv(installation), environment()
+    variables |= {name: os.environ[name] for name in _PACKAGE_TOOLS if name in os.environ}
     report_read, report_write = os.pipe2(os.O_CLOEXEC)
 
     def become() -> None:

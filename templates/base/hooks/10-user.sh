@@ -12,7 +12,7 @@ chmod 0755 "$root/home/user"
 cat > "$root/etc/sudoers.d/user" <<'EOF'
 Defaults !fqdn
 Defaults !lecture
-Defaults env_keep += "PIP_INDEX_URL PIP_CERT npm_config_registry"
+Defaults env_keep += "PIP_INDEX_URL PIP_EXTRA_INDEX_URL PIP_TRUSTED_HOST PIP_CERT npm_config_registry"
 Defaults env_keep += "SSL_CERT_FILE REQUESTS_CA_BUNDLE NODE_EXTRA_CA_CERTS"
 user ALL=(ALL:ALL) NOPASSWD: ALL
 EOF

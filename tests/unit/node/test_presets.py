@@ -21,6 +21,7 @@ from bellglass.node.net.presets import Presets, preset_of
 PAGES = {
     "/simple/pip/": '<html><a href="http://files.test:8081/a.whl#sha256=00">a</a><a href="../../b.whl">b</a>'
     '<a href="https://FILES.test/c.whl">c</a><a href="mailto:x@y">d</a></html>',
+    "/more/pip/": '<a href="http://more.test/d.whl">d</a>',
     "/npm/latest": json.dumps({"dist": {"tarball": "https://tarballs.test/npm.tgz"}}),
 }
 
@@ -75,8 +76,14 @@ def test_rules_of_urls() -> None:
     assert [(rule.get("host") or rule["cidr"], rule["ports"]) for rule in found.rules] == [
         ("pip.example", [443]), ("files.example", [443, 8080]), ("1.2.3.4/32", [80])
     ]  # fmt: skip
-    assert found.variables == {"PIP_INDEX_URL": "https://Pip.Example/simple"}, "the password stays outside"
+    assert found.variables["PIP_INDEX_URL"] == "https://Pip.Example/simple", "the password stays outside"
     Policy.parse({"mode": "rules", "rules": list(found.rules)})
+    plain = preset_of("pip", ("http://me:secret@pip.example:8080/simple",), ["https://you:secret@more.example/simple"])
+    assert plain.variables == {
+        "PIP_INDEX_URL": "http://pip.example:8080/simple", "PIP_EXTRA_INDEX_URL": "https://more.example/simple",
+        "PIP_TRUSTED_HOST": "pip.example:8080",
+    }  # fmt: skip
+    assert [rule["host"] for rule in plain.rules] == ["pip.example", "more.example"]
     assert preset_of("npm", urls[1:]).variables == {"npm_config_registry": "http://files.example:8080/"}
     assert preset_of("apt", urls[1:]).variables == {}
     with pytest.raises(ValueError, match="names no host"):
@@ -84,13 +91,25 @@ def test_rules_of_urls() -> None:
 
 
 def test_pip_is_asked_and_its_index_is_read(index: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    expected = {"urls": [f"{index}/simple", "http://files.test:8081/", "https://FILES.test/"]}
+    monkeypatch.delenv("PIP_EXTRA_INDEX_URL", raising=False)
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    hosts = ["http://files.test:8081/", "https://FILES.test/"]
+    expected = {"urls": [f"{index}/simple", *hosts], "extra_indexes": []}
     monkeypatch.setenv("PIP_INDEX_URL", f"{index}/simple")
     assert discover("pip") == expected
     monkeypatch.delenv("PIP_INDEX_URL")
     (tmp_path / "pip.conf").write_text(f"[global]\nindex-url = {index}/simple\n")
     monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
     assert discover("pip") == expected
+    (tmp_path / "pip.conf").write_text(
+        f"[global]\nindex-url = {index}/simple\nextra-index-url =\n    file:///opt/x\n    {index}/more\n"
+    )
+    assert discover("pip") == {
+        "urls": [f"{index}/simple", *hosts, "http://more.test/"],
+        "extra_indexes": [f"{index}/more"],
+    }
+    monkeypatch.setenv("PIP_EXTRA_INDEX_URL", f"{index}/empty")
+    assert discover("pip")["extra_indexes"] == [f"{index}/empty"], "which has no page of pip"
     monkeypatch.setenv("PIP_INDEX_URL", f"{index}/elsewhere")
     assert "can't be read" in discover("pip")["problem"]
     monkeypatch.setenv("PIP_INDEX_URL", "file:///opt/simple")

@@ -4,11 +4,12 @@ The tools themselves are asked, since each knows all the places that its setting
 An index may link to files on another host, so its page of one package is read too.
 
 A program of its own, so that the node carries neither TLS nor HTTP in its memory for a question asked once:
-`python -m bellglass.node.net.discover pip` prints {"urls": [...]} or {"problem": "..."}.
+`python -m bellglass.node.net.discover pip` prints {"urls": [...], ...} or {"problem": "..."}.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -35,26 +36,41 @@ class NotConfigured(Exception):
     """In words for the one who named the preset."""
 
 
-def pip() -> tuple[str, ...]:
-    """The index, and URLs of the hosts that its files are on. Raises NotConfigured."""
+Urls = dict[str, Sequence[str]]
+"""`urls`: first the one that a tool is pointed at, then what else it needs. `extra_indexes`: further indexes of pip."""
+
+
+def pip() -> Urls:
+    """The index, and URLs of the hosts that its files are on; the same of further indexes, which need not have the page
+    that is read. Raises NotConfigured."""
     index = os.environ.get("PIP_INDEX_URL") or _pip_default()
     _check(index, "the index of pip")
-    page = f"{index.rstrip('/')}/{PIP_PAGE}"
+    hosts = _pip_elsewhere(index)
+    extra = [url for url in _pip_extra() if url.startswith(("http://", "https://"))]
+    for url in extra:
+        try:
+            hosts += _pip_elsewhere(url)
+        except NotConfigured:
+            continue
+    return {"urls": [index, *dict.fromkeys(hosts)], "extra_indexes": extra}
+
+
+def _pip_elsewhere(index: str) -> tuple[str, ...]:
     accept = "application/vnd.pypi.simple.v1+html, text/html;q=0.5"
-    return (index, *_elsewhere(index, page, accept, _links))
+    return _elsewhere(index, f"{index.rstrip('/')}/{PIP_PAGE}", accept, _links)
 
 
-def npm() -> tuple[str, ...]:
+def npm() -> Urls:
     """The registry, and URLs of the hosts that its packages are on. Raises NotConfigured."""
     if shutil.which("npm") is None:
         raise NotConfigured("npm is not installed there, so nothing names a registry")
     registry = _ask(["npm", "config", "get", "registry"]).strip()
     _check(registry, "the registry of npm")
     page = f"{registry.rstrip('/')}/{NPM_PAGE}"
-    return (registry, *_elsewhere(registry, page, "application/json", _tarballs))
+    return {"urls": [registry, *_elsewhere(registry, page, "application/json", _tarballs)]}
 
 
-def apt() -> tuple[str, ...]:
+def apt() -> Urls:
     """The mirrors. Raises NotConfigured."""
     if shutil.which("apt-get") is None:
         raise NotConfigured("apt is not installed there, so nothing names a mirror")
@@ -68,31 +84,46 @@ def apt() -> tuple[str, ...]:
         raise NotConfigured("apt has no source there of what templates are made of")
     for mirror in mirrors:
         _check(mirror, "a mirror of apt")
-    return mirrors
+    return {"urls": mirrors}
 
 
-TOOLS: Mapping[str, Callable[[], tuple[str, ...]]] = {"pip": pip, "npm": npm, "apt": apt}
+TOOLS: Mapping[str, Callable[[], Urls]] = {"pip": pip, "npm": npm, "apt": apt}
 
 
 def main(name: str) -> None:
     try:
-        print(json.dumps({"urls": TOOLS[name]()}))
+        print(json.dumps(TOOLS[name]()))
     except NotConfigured as error:
         print(json.dumps({"problem": str(error)}))
 
 
 def _pip_default() -> str:
     """`pip install --help` tells the index that it would take, whatever file or default it is from."""
+    if found := _PIP_DEFAULT.search(_ask_pip("install", "--help")):
+        # The help wraps lines at hyphens of an address too.
+        return re.sub(r"\s+", "", found[1])
+    raise NotConfigured("pip names no index there")
+
+
+def _pip_extra() -> list[str]:
+    """Of what it lists, the place that counts most."""
+    if (given := os.environ.get("PIP_EXTRA_INDEX_URL")) is not None:
+        return given.split()
+    listed = dict(line.split("=", 1) for line in _ask_pip("config", "list").splitlines() if "=" in line)
+    for section in ("install", "global"):
+        if (value := listed.get(f"{section}.extra-index-url")) is not None:
+            return str(ast.literal_eval(value)).split()
+    return []
+
+
+def _ask_pip(*words: str) -> str:
     for argv in ([sys.executable, "-m", "pip"], ["pip3"], ["pip"]):
         if shutil.which(argv[0]) is None:
             continue
         try:
-            text = _ask([*argv, "install", "--help"])
+            return _ask([*argv, *words])
         except NotConfigured:
             continue
-        if found := _PIP_DEFAULT.search(text):
-            # The help wraps lines at hyphens of an address too.
-            return re.sub(r"\s+", "", found[1])
     raise NotConfigured("pip is not installed there, so nothing names an index")
 
 

@@ -50,6 +50,7 @@ class Presets:
         self._urls: dict[str, tuple[str, ...]] = {name: settings[f"egress.presets_{name}"] for name in PRESETS}
         self._remember = remember
         self._found: dict[str, Preset] = {}
+        self._remembered: dict[str, Preset] = {}
         self._asking: dict[str, asyncio.Task[Preset]] = {}
 
     async def find(self, names: Sequence[str]) -> dict[str, Preset]:
@@ -60,9 +61,11 @@ class Presets:
 
     async def _known(self, name: str) -> Preset:
         """Without asking the tools, where an earlier node has."""
-        if name not in self._found and not self._urls.get(name) and (told := await self._remember(_key(name))):
-            return preset_of(name, json.loads(told))
-        return await self._get(name)
+        if name in self._found or self._urls.get(name):
+            return await self._get(name)
+        if name not in self._remembered and (told := await self._remember(_key(name))):
+            self._remembered[name] = preset_of(name, **json.loads(told))
+        return self._remembered.get(name) or await self._get(name)
 
     async def _get(self, name: str) -> Preset:
         if name in self._found:
@@ -96,9 +99,12 @@ class Presets:
 
     async def _find(self, name: str) -> Preset:
         try:
-            urls = self._urls[name] or await _discover(name)
-            preset = preset_of(name, urls)
-            await self._remember(_key(name), json.dumps(urls))
+            if urls := self._urls[name]:
+                preset = preset_of(name, urls)
+            else:
+                found = await _discover(name)
+                preset = preset_of(name, **found)
+                await self._remember(_key(name), json.dumps(found))
             self._found[name] = preset
             log.info("preset %s opens %s", name, ", ".join(_shown(rule) for rule in preset.rules))
             return preset
@@ -113,8 +119,8 @@ def _key(name: str) -> str:
     return f"preset:{name}"
 
 
-async def _discover(name: str) -> tuple[str, ...]:
-    """Raises ValueError with what is missing."""
+async def _discover(name: str) -> dict[str, list[str]]:
+    """What `preset_of` takes. Raises ValueError with what is missing."""
     argv = [sys.executable, "-P", "-m", "bellglass.node.net.discover", name]
     pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
     process = await asyncio.create_subprocess_exec(*argv, stdin=null, stdout=pipe)
@@ -129,16 +135,16 @@ async def _discover(name: str) -> tuple[str, ...]:
             await process.wait()
     if process.returncode != 0:
         raise ValueError("the node's package tools could not be asked; its log has the reason")
-    answer = json.loads(printed)
+    answer: dict[str, list[str]] = json.loads(printed)
     if "problem" in answer:
         raise ValueError(answer["problem"])
-    return tuple(answer["urls"])
+    return answer
 
 
-def preset_of(name: str, urls: Sequence[str]) -> Preset:
+def preset_of(name: str, urls: Sequence[str], extra_indexes: Sequence[str] = ()) -> Preset:
     """Raises ValueError for an URL without a host."""
     ports: dict[tuple[str, str], set[int]] = {}
-    for url in urls:
+    for url in (*urls, *extra_indexes):
         where, port = _place(urlsplit(url), url)
         ports.setdefault(where, set()).add(port)
     rules = tuple(
@@ -146,7 +152,17 @@ def preset_of(name: str, urls: Sequence[str]) -> Preset:
         for (kind, value), found in ports.items()
     )
     variable = VARIABLES.get(name)
-    return Preset(rules, {variable: _without_user(urls[0])} if variable else {})
+    return Preset(rules, {variable: _without_user(urls[0]), **_of_pip(name, urls, extra_indexes)} if variable else {})
+
+
+def _of_pip(name: str, urls: Sequence[str], extra_indexes: Sequence[str]) -> dict[str, str]:
+    """An index without TLS it takes only from a host that it is told to trust: the operator has, by naming it."""
+    found = {}
+    if name == "pip" and extra_indexes:
+        found["PIP_EXTRA_INDEX_URL"] = " ".join(_without_user(url) for url in extra_indexes)
+    if name == "pip" and (plain := [url for url in (*urls, *extra_indexes) if url.startswith("http://")]):
+        found["PIP_TRUSTED_HOST"] = " ".join(dict.fromkeys(urlsplit(_without_user(url)).netloc for url in plain))
+    return found
 
 
 def _place(parts: SplitResult, url: str) -> tuple[tuple[str, str], int]:
