@@ -27,6 +27,7 @@ from benchmarks.measure import Bound, Row, quiet_collector, summarize
 NAME = "a.test"
 ADDRESS = WORLD + "10"
 CONNECTIONS = 50
+FEW, MANY = 5, 500
 OURS, DIRECT = "through the proxy", "direct"
 
 
@@ -34,7 +35,8 @@ def measure(bench: Bench) -> list[Row]:
     with Rig() as rig, quiet_collector():
         rig.dns.zone[NAME] = [ADDRESS]
         rig.attach("sb1", {"host": NAME, "ports": [22, 443]})
-        return [*connecting(rig, bench.times(200, 50)), *relaying(rig, bench.times(3, 1), bench.times(5, 2))]
+        crowd = crowded(rig, bench.times(5, 2), bench.times(60, 20))
+        return [*crowd, *connecting(rig, bench.times(200, 50)), *relaying(rig, bench.times(3, 1), bench.times(5, 2))]
 
 
 def connecting(rig: Rig, times: int) -> list[Row]:
@@ -69,6 +71,33 @@ def _connect_some(context: ssl.SSLContext, resolver: str, times: int) -> list[fl
             with context.wrap_socket(sock, server_hostname=NAME):
                 samples.append((time.perf_counter() - began) * 1000)
     return samples[1:]
+
+
+def crowded(rig: Rig, rounds: int, times: int) -> list[Row]:
+    """In turns with FEW and with MANY sandboxes attached, each with some rules of its own."""
+    rules = [{"host": f"n{n}.{NAME}", "ports": [443]} for n in range(20)]
+    inside = rig.sandboxes["sb1"].inner
+    samples: dict[int, list[float]] = {FEW: [], MANY: []}
+    ratios = []
+    rig.crowd(FEW - 1, *rules)
+    with tls_server(rig) as context:
+        for _ in range(rounds):
+            few = inside.call(_connect_some, context, "10.200.0.1", times)
+            rig.disperse(FEW - 1)
+            rig.crowd(MANY - 1, *rules)
+            many = inside.call(_connect_some, context, "10.200.0.1", times)
+            rig.disperse(MANY - 1)
+            rig.crowd(FEW - 1, *rules)
+            samples[FEW] += few
+            samples[MANY] += many
+            ratios.append(summarize(many).p50 / summarize(few).p50)
+    rig.disperse(FEW - 1)
+    what = "new TLS connection with the rules of {} sandboxes"
+    return [
+        Row("egress", what.format(FEW), OURS, "ms", samples[FEW]),
+        Row("egress", what.format(MANY), OURS, "ms", samples[MANY]),
+        Row("egress", f"its p50 with {MANY} over that with {FEW}", OURS, "x", ratios, (Bound("p50", 1.25),)),
+    ]
 
 
 @contextlib.contextmanager

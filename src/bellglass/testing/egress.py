@@ -297,6 +297,28 @@ class Rig:
             sock.close()  # theirs alone now
         return sandbox
 
+    def crowd(self, count: int, *rules: dict[str, Any]) -> None:
+        """So many more sandboxes with these rules, that nobody dials from."""
+
+        def listeners() -> list[list[socket.socket]]:
+            return [
+                [socket.create_server(("127.0.0.1", 0)), socket.socket(type=socket.SOCK_DGRAM),
+                 socket.create_server(("127.0.0.1", 0))]
+                for _ in range(count)
+            ]  # fmt: skip
+
+        for index, sockets in enumerate(self.host.call(listeners)):
+            for process, own in (("proxy", sockets[:1]), ("resolver", sockets[1:])):
+                fields = {"sandbox": f"crowd{index}", "generation": 1, "policy": policy(*rules)}
+                self.call(process, "attach", descriptors=[sock.fileno() for sock in own], **fields)
+            for sock in sockets:
+                sock.close()
+
+    def disperse(self, count: int) -> None:
+        for index in range(count):
+            for process in ("proxy", "resolver"):
+                self.call(process, "detach", sandbox=f"crowd{index}")
+
     def policy(self, name: str, *rules: dict[str, Any], mode: str = "rules") -> None:
         self._generations[name] += 1
         fields = {"sandbox": name, "generation": self._generations[name], "policy": policy(*rules, mode=mode)}
