@@ -92,6 +92,7 @@ def test_each_has_one_form(wanted: Any, host: str | None, cidr: str | None, port
         ("2130706433:80", "host", "not the name"),
         ("x" * 64 + ".example:443", "host", "not the name"),
         ("a." * 127 + "example:443", "host", "not the name"),
+        ("ü" * 300_000 + ".example:443", "host", "too long"),
         (NetworkRule(host="203.0.114.7"), "host", "cidr"),
         (NetworkRule(host="[::1]"), "host", "cidr"),
         ("a.example:", "", "HOST:PORT"),

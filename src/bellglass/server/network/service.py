@@ -6,6 +6,7 @@ no generation that is older than the one it has, so of two changes the later one
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from functools import partial
 from typing import Any
@@ -19,7 +20,7 @@ from bellglass.model import Network, NetworkPolicy, Record, ResolvedRule, Sandbo
 from bellglass.server.cluster.base import ClusterEngine
 from bellglass.server.db.reader import Reader
 from bellglass.server.db.writer import Writer
-from bellglass.server.network import store
+from bellglass.server.network import hosts, store
 from bellglass.server.network.judge import Presets, judge
 from bellglass.server.network.store import Stored
 from bellglass.server.sandboxes import guard
@@ -71,8 +72,13 @@ class Networks:
         return _shown(found)
 
     async def presets(self, wanted: Network) -> Presets:
-        """What those that it may name would open; the node reads its package configuration for the answer."""
-        if not isinstance(wanted, NetworkPolicy) or not wanted.presets:
+        """What those that it may name would open; the node reads its package configuration for the answer. Whatever
+        else `judge` needs is there then, so that it takes no time."""
+        if not isinstance(wanted, NetworkPolicy):
+            return {}
+        if any(hosts.WILDCARD in str(rule) for rule in wanted.allow):
+            await asyncio.to_thread(hosts.load)
+        if not wanted.presets:
             return {}
         answer = await self._cluster.call(None, "node.presets", {"names": wanted.presets})
         presets: Presets = answer["presets"]
