@@ -8,8 +8,9 @@
       server/               0700, server's uid: bellglass.db, admin_key.sha256, link.secret, ballast
       node/                 0700, node's uid: journal.db, executions/<sandbox>/, inputs/<sandbox>/, link.secret, ballast
       sandboxes/<id>/       made by the helper, root's: disk.img, agent/ (the socket's folder), bundle/, files/
-      run/                  0755: link/node.sock (node's uid, group of the server's), lxcfs/, runc/, supervisor.json,
-                            gateways/ (0700, root's: the sandboxes' gateways, mounted)
+      run/                  0755: link/node.sock (node's uid, group of the server's), identity/server.sock (server's
+                            uid, group of the node's), lxcfs/, runc/, supervisor.json, gateways/ (0700, root's: the
+                            sandboxes' gateways, mounted)
       run/egress/           0755: all that proxy and resolver see of the host's files: etc/hosts, etc/resolv.conf, and
                             their sockets, each in a folder that only those may pass who are meant to connect
       previews/             made by `bellglass previews ca`: a CA with its key (root's), a certificate with its key
@@ -51,6 +52,7 @@ class DataDir:
     run_dir = property(lambda self: self.root / "run")
     link_dir = property(lambda self: self.run_dir / "link")
     node_socket = property(lambda self: self.link_dir / "node.sock")
+    identity_socket = property(lambda self: self.run_dir / "identity" / "server.sock")
     egress_dir = property(lambda self: self.run_dir / "egress")
     proxy_socket = property(lambda self: self.egress_dir / "proxy" / "proxy.sock")
     resolver_socket = property(lambda self: self.egress_dir / "resolver" / "resolver.sock")

@@ -47,6 +47,7 @@ Preset = Annotated[
     list[str] | None,
     typer.Option("--preset", metavar="NAME", help="Reach what a tool needs: pip, npm, apt. Repeat it."),
 ]
+NoIdentity = Annotated[bool, typer.Option("--no-identity", help="Programs inside can't call the API as the sandbox.")]
 
 
 def network(mode: str | None, allow: Sequence[str] | None, presets: Sequence[str] | None) -> str | Network | None:

@@ -31,6 +31,7 @@ def command(
     network: c.Mode = None,
     allow: c.Allow = None,
     preset: c.Preset = None,
+    no_identity: c.NoIdentity = False,
     as_json: c.JsonFlag = False,
 ) -> None:
     options = c.given(
@@ -49,6 +50,7 @@ def command(
         isolation=isolation,
         at_least=at_least,
         network=c.network(network, allow, preset),
+        identity=False if no_identity else None,
     )
     if get_or_create:
         if name is None:

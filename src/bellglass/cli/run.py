@@ -34,6 +34,7 @@ def command(
     network: c.Mode = None,
     allow: c.Allow = None,
     preset: c.Preset = None,
+    no_identity: c.NoIdentity = False,
     user: c.User = None,
     cwd: Annotated[str | None, typer.Option(help="Working directory.")] = None,
     shell: Annotated[bool, typer.Option("--shell", "-c", help="The words are one line for the shell.")] = False,
@@ -54,6 +55,7 @@ def command(
         isolation=isolation,
         at_least=at_least,
         network=c.network(network, allow, preset),
+        identity=False if no_identity else None,
     )
     environment = c.pairs(env, "--env", environment=True)
     with Sandbox(template, **options) as box:

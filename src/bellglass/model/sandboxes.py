@@ -38,6 +38,8 @@ class CreateSandbox(Record):
     isolation: str | None = None
     at_least: str | None = None
     network: Network = "deny"
+    identity: bool = True
+    """Whether programs inside may call the API as the sandbox itself: read it, publish its ports as private."""
     get_or_create: bool = False
     """With `name`: answer the running sandbox of that name if there is one (200) instead of 409."""
 
@@ -62,6 +64,7 @@ class SandboxSpec(Record):
     network: Network = "deny"
     network_generation: int = 1
     """Counts the changes of the network; 0 in a machine that no sandbox has claimed yet."""
+    identity: bool = True
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +97,7 @@ class Sandbox(Record):
     runtime_version: str | None
     network: Network
     network_generation: int = 1
+    identity: bool = True
     node: str | None
     generation: int
     created_at: str

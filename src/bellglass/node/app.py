@@ -26,6 +26,7 @@ from bellglass.node.executions.registry import Limits
 from bellglass.node.journal import Journal
 from bellglass.node.lowdisk import LowDisk
 from bellglass.node.net.egress import Egress
+from bellglass.node.net.identity import Identities
 from bellglass.node.net.presets import Presets
 from bellglass.node.net.refusals import Refusals
 from bellglass.node.params import Params
@@ -130,11 +131,15 @@ class Node:
             self.sandboxes.egress.on_event(refusals.note)
             refusals.start()
             stack.push_async_callback(refusals.close)
+            self.sandboxes.identities = Identities(data, self.installation)
         await recovery.recover(self.sandboxes, boot_id_file)
         if self.sandboxes.egress is not None:
             # All that was recovered is known to it by now: what else proxy and resolver hold they let go.
             await self.sandboxes.egress.start()
             stack.push_async_callback(self.sandboxes.egress.close)
+        if self.sandboxes.identities is not None:
+            self.sandboxes.identities.start()
+            stack.push_async_callback(self.sandboxes.identities.close)
         self.sandboxes.pools.start(self.disk.check)
         stack.push_async_callback(self.sandboxes.suspend)
         await self.disk.start()

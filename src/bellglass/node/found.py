@@ -78,6 +78,7 @@ def _row(node: Sandboxes, machine: FoundMachine) -> SandboxRow:
         idle_timeout_s=None,
         tier=node.driver.tier,
         network="deny",
+        identity=False,  # perhaps it was to have none
     )
     row = SandboxRow(
         id=machine.sandbox_id,

@@ -29,6 +29,7 @@ from bellglass.node.executions.registry import Limits
 from bellglass.node.journal import Journal, SandboxRow
 from bellglass.node.live import EndCall, LiveSandbox
 from bellglass.node.net.egress import Egress
+from bellglass.node.net.identity import Identities
 from bellglass.node.net.presets import Presets
 from bellglass.node.pools.pools import Pools
 from bellglass.node.templates import Templates
@@ -67,6 +68,7 @@ class Sandboxes:
         self.admission = admission
         self.presets = presets
         self.egress: Egress | None = None
+        self.identities: Identities | None = None
         """None where the driver's machines have no network."""
         self.row_table: dict[str, SandboxRow] = {}
         self.live_table: dict[str, LiveSandbox] = {}

@@ -1,5 +1,8 @@
 """Where the server is and which key to use: arguments, then BELLGLASS_API_URL and BELLGLASS_API_KEY, then the profile.
 
+Inside of a sandbox BELLGLASS_API_URL leads to its node, and BELLGLASS_TOKEN stands for a key: it is the sandbox itself
+that calls.
+
 The profile is the file that `bellglass up` writes (0600). Its key goes only to the server that the profile names: an
 address from elsewhere needs a key from elsewhere.
 """
@@ -68,6 +71,8 @@ def resolve(api_url: str | None = None, api_key: str | None = None, environ: Map
     """Settle address and key. Raises ClientError where one is missing, InvalidRequest for a bad one."""
     url = api_url or environ.get("BELLGLASS_API_URL")
     key = api_key or environ.get("BELLGLASS_API_KEY")
+    if not key and url and url == environ.get("BELLGLASS_API_URL"):
+        key = environ.get("BELLGLASS_TOKEN")
     if not url or not key:
         profile = read_profile(environ)
         if profile is not None and (not url or url.rstrip("/") == profile.api_url.rstrip("/")):
@@ -79,6 +84,19 @@ def resolve(api_url: str | None = None, api_key: str | None = None, environ: Map
             f"there is no API key for {url}", hint="set BELLGLASS_API_KEY; `bellglass keys create` makes one"
         )
     return parse(url, key)
+
+
+def resolve_current(environ: Mapping[str, str] = os.environ) -> tuple[Config, str]:
+    """The node of the sandbox that this program runs in, and the sandbox's id. Raises ClientError elsewhere."""
+    names = ("BELLGLASS_API_URL", "BELLGLASS_TOKEN", "BELLGLASS_SANDBOX_ID")
+    url, token, sandbox_id = (environ.get(name) for name in names)
+    if not url or not token or not sandbox_id:
+        missing = next(name for name in names if not environ.get(name))
+        raise ClientError(
+            f"this is not the inside of a sandbox with an identity: {missing} is not set",
+            hint="elsewhere `Sandbox.connect(id)` finds one; `identity=False` at its create takes the identity away",
+        )
+    return parse(url, token), sandbox_id
 
 
 def resolve_admin(

@@ -14,7 +14,7 @@ from bellglass.errors import BellglassError, NotFound, SandboxGone
 from bellglass.model import Sandbox as SandboxInfo
 from bellglass.sdk._async import box as _async_box
 from bellglass.sdk._async.transport import AsyncTransport
-from bellglass.sdk._config import resolve
+from bellglass.sdk._config import Config, resolve, resolve_current
 from bellglass.sdk._http import sandbox_path
 from bellglass.sdk._options import SandboxOptions, refuse_unknown
 from bellglass.sdk._sync import box as _sync_box
@@ -32,9 +32,9 @@ class Sandbox(_sync_box.Box):
     """`Sandbox("base", cpus=2, memory="4GiB", lifetime="15m", ...)` creates a sandbox and returns once it runs.
 
     Options, all with the server's defaults: `name owner labels env inputs user workdir cpus memory disk pids lifetime
-    idle_timeout isolation at_least network`, and `api_url api_key`. Sizes are bytes or "512MiB", times seconds or
-    "15m". `inputs` maps names to text, bytes or Paths that appear read-only under /inputs. As a context manager it is
-    deleted at the end of the block.
+    idle_timeout isolation at_least network identity`, and `api_url api_key`. Sizes are bytes or "512MiB", times seconds
+    or "15m". `inputs` maps names to text, bytes or Paths that appear read-only under /inputs. As a context manager it
+    is deleted at the end of the block.
 
     Raises TypeError for an unknown option, InvalidRequest, NotFound (template), NoCapacity, SandboxFailed, Conflict
     (the name is taken), Unauthorized, ConnectionFailed."""
@@ -62,7 +62,17 @@ class Sandbox(_sync_box.Box):
     @classmethod
     def connect(cls, id: str, *, api_url: str | None = None, api_key: str | None = None) -> Self:
         """The sandbox with that id. Raises NotFound."""
-        transport = Transport(resolve(api_url, api_key))
+        return cls._found(resolve(api_url, api_key), id)
+
+    @classmethod
+    def current(cls) -> Self:
+        """The sandbox that this program runs in. It may do little with itself: `info()`, and `publish()` its ports as
+        private. Raises ClientError outside of one, or in one without an identity."""
+        return cls._found(*resolve_current())
+
+    @classmethod
+    def _found(cls, config: Config, id: str) -> Self:
+        transport = Transport(config)
         try:
             answer = transport.request("GET", sandbox_path(id), idempotent=True)
             return cls._of(transport, SandboxInfo.from_json(answer.json()))
@@ -150,7 +160,17 @@ class AsyncSandbox(_async_box.AsyncBox):
     @classmethod
     async def connect(cls, id: str, *, api_url: str | None = None, api_key: str | None = None) -> Self:
         """The sandbox with that id. Raises NotFound."""
-        transport = AsyncTransport(resolve(api_url, api_key))
+        return await cls._found(resolve(api_url, api_key), id)
+
+    @classmethod
+    async def current(cls) -> Self:
+        """The sandbox that this program runs in. It may do little with itself: `info()`, and `publish()` its ports as
+        private. Raises ClientError outside of one, or in one without an identity."""
+        return await cls._found(*resolve_current())
+
+    @classmethod
+    async def _found(cls, config: Config, id: str) -> Self:
+        transport = AsyncTransport(config)
         try:
             answer = await transport.request("GET", sandbox_path(id), idempotent=True)
             return cls._of(transport, SandboxInfo.from_json(answer.json()))

@@ -40,6 +40,7 @@ class SandboxOptions(TypedDict, total=False):
     isolation: str | None
     at_least: str | None
     network: str | Network | NetworkPolicy
+    identity: bool
     api_url: str | None
     api_key: str | None
 

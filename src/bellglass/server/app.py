@@ -8,6 +8,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
+import uvicorn
 from fastapi import FastAPI
 from starlette.types import ASGIApp
 
@@ -36,6 +37,9 @@ from bellglass.server.files.service import Files
 from bellglass.server.http import errors
 from bellglass.server.http.context import Context, Gateway
 from bellglass.server.http.sockets import bind
+from bellglass.server.identity.callers import Callers
+from bellglass.server.identity.inside import Inside
+from bellglass.server.identity.listener import Listener
 from bellglass.server.keys.routes import routes as key_routes
 from bellglass.server.keys.service import Keys
 from bellglass.server.limits.routes import routes as limit_routes
@@ -79,6 +83,8 @@ class Application:
         self.services: Services | None = None
         self.fastapi = make_fastapi()
         self.asgi: ASGIApp = Gateway(self.fastapi, self._finished)
+        self.inside: ASGIApp = Gateway(Inside(self.fastapi), self._finished)
+        """What sandboxes call."""
 
     async def start(self) -> Services:
         """Open (and if needed migrate) the database, start the loops, begin to dial the node. Does not wait for it."""
@@ -102,6 +108,10 @@ class Application:
             self._stack = stack.pop_all()
         return self.services
 
+    def listen_inside(self, config: uvicorn.Config) -> Listener:
+        """For sandboxes; to be started and closed."""
+        return Listener(self._data, config)
+
     async def stop(self) -> None:
         """In the order that keeps promises: hang up on the node (its executions go on), then write what is known."""
         await self._stack.aclose()
@@ -117,10 +127,12 @@ class Application:
         audit = AuditTrail(writer, auth)
         stack.push_async_callback(audit.flush)
 
+        secret = self._data.server_secret_file.read_text().strip()
+        installation = str(json.loads(self._data.installation_file.read_text())["id"])
         cluster = LocalEngine(
             self._data.node_socket,
-            secret=self._data.server_secret_file.read_text().strip(),
-            installation=str(json.loads(self._data.installation_file.read_text())["id"]),
+            secret=secret,
+            installation=installation,
             # Made below: they need the engine, and it needs them once it is connected.
             followers=(
                 lambda info: pools.tell(info),
@@ -178,6 +190,7 @@ class Application:
             networks=networks,
             ports=ports,
             events=Events(reader, self._feed),
+            callers=Callers(reader, secret, installation),
         )
 
     def _bind(self, address: str, port: int) -> socket.socket:

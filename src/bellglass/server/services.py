@@ -16,6 +16,7 @@ from bellglass.server.events.service import Events
 from bellglass.server.executions.service import Executions
 from bellglass.server.files.service import Files
 from bellglass.server.http.context import context_of
+from bellglass.server.identity.callers import Callers
 from bellglass.server.keys.service import Keys
 from bellglass.server.limits.service import Limits
 from bellglass.server.network.service import Networks
@@ -48,6 +49,7 @@ class Services:
     networks: Networks
     ports: Ports
     events: Events
+    callers: Callers
 
 
 def services_of(request: Request) -> Services:

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, cast
 
 import uvicorn
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from bellglass.datadir import DataDir
@@ -31,6 +32,9 @@ KEEP_ALIVE_S = 75
 GRACE_S = 1
 HEAD_S = 30
 MAX_HEAD_BYTES = 64 * 1024
+INSIDE_CONNECTIONS = 1024
+"""Beside those of server.max_connections: what sandboxes ask keeps nobody else out."""
+INSIDE_STALL_S = 10.0
 
 
 class Protocol(HttpToolsProtocol):
@@ -161,6 +165,7 @@ class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, application: Application, ready: Callable[[], None]) -> None:
         super().__init__(config)
         self._application = application
+        self._inside = application.listen_inside(inside_config_for(application))
         self._ready = ready
 
     @contextlib.contextmanager
@@ -181,18 +186,29 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
+            await self._inside.start()
             self._ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await self._application.hang_up()
+        await self._inside.close(GRACE_S)
         await super().shutdown(sockets)
 
 
 def config_for(application: Application, settings: Settings) -> uvicorn.Config:
     counted = Connections(limit_for(settings["server.max_connections"]))
-    protocol = partial(Protocol, counted=counted, stall_s=settings["server.stall_timeout"])
+    return _config(application.asgi, counted, settings["server.stall_timeout"])
+
+
+def inside_config_for(application: Application) -> uvicorn.Config:
+    """Of what sandboxes call through their node, which has read their bodies before it asks."""
+    return _config(application.inside, Connections(INSIDE_CONNECTIONS), INSIDE_STALL_S)
+
+
+def _config(asgi: ASGIApp, counted: Connections, stall_s: float) -> uvicorn.Config:
+    protocol = partial(Protocol, counted=counted, stall_s=stall_s)
     return uvicorn.Config(
-        application.asgi,
+        asgi,
         http=cast(type[Protocol], protocol),  # what makes one for each connection
         ws="none",
         lifespan="off",

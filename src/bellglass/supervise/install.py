@@ -77,6 +77,7 @@ def prepare(data: DataDir) -> Installation:
     _folder(data.sandboxes_dir, 0o711, Identity(os.geteuid(), os.getegid()))
     _folder(data.run_dir, 0o755, Identity(os.geteuid(), os.getegid()))
     _folder(data.link_dir, 0o750, Identity(node.uid, server.gid))
+    _folder(data.identity_socket.parent, 0o750, Identity(server.uid, node.gid))
     _egress_folders(data, node, proxy)
     _folder(data.logs_dir, 0o750, Identity(os.geteuid(), os.getegid()))
     if not data.settings_file.exists():

@@ -203,3 +203,17 @@ def make(api: httpx2.Client, **body: Any) -> dict[str, Any]:
     answer = api.post("/v1/sandboxes", json=body)
     assert answer.status_code == 201, answer.text
     return dict(answer.json())
+
+
+def example(schema: dict[str, Any], operation: dict[str, Any]) -> dict[str, Any]:
+    """What a valid request of an operation needs."""
+    request: dict[str, Any] = {"params": {}}
+    for parameter in operation.get("parameters", ()):
+        if parameter["in"] == "query" and parameter.get("required"):
+            request["params"][parameter["name"]] = "x"
+    content = operation.get("requestBody", {}).get("content", {})
+    if "application/json" in content:
+        request["json"] = content["application/json"]["example"]
+    elif content:
+        request["content"] = b"x"
+    return request

@@ -10,24 +10,10 @@ from typing import Any
 
 import httpx2
 import pytest
-from server_harness import Harness, error_of
+from server_harness import Harness, error_of, example
 
 UNKNOWN = "sb" + "7" * 20
 MALFORMED = ("x", "sb", UNKNOWN.upper(), UNKNOWN + "7", UNKNOWN + "%0A", "%00", "sb%2e%2e", "a" * 5000, "é")
-
-
-def example(schema: dict[str, Any], operation: dict[str, Any]) -> dict[str, Any]:
-    """What a valid request of an operation needs."""
-    request: dict[str, Any] = {"params": {}}
-    for parameter in operation.get("parameters", ()):
-        if parameter["in"] == "query" and parameter.get("required"):
-            request["params"][parameter["name"]] = "x"
-    content = operation.get("requestBody", {}).get("content", {})
-    if "application/json" in content:
-        request["json"] = content["application/json"]["example"]
-    elif content:
-        request["content"] = b"x"
-    return request
 
 
 @pytest.fixture(scope="module")

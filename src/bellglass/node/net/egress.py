@@ -67,8 +67,6 @@ class Egress:
         one = self._table[sandbox_id] = Attached(sandbox_id, handle, policy, generation)
         if not self._started:
             return  # the connect tells all
-        for listener in (await handle.listeners(["identity"])).values():
-            listener.close()  # nobody answers there: refused
         peers = [self._proxy, self._resolver]
         if policy["mode"] == "deny":
             peers = [peer for peer in peers if peer.connected]

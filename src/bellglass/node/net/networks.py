@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bellglass import faultpoints
 from bellglass.errors import NodeUnavailable, NotFound, NotSupported, SandboxFailed
+from bellglass.link.credential import Caller
 from bellglass.model import Network, SandboxSpec
 from bellglass.node import sandboxes
 from bellglass.node.drivers.base import HasNetwork
@@ -62,8 +64,28 @@ async def attach(node: Sandboxes, live: LiveSandbox) -> None:
     if node.egress is None or not isinstance(live.handle, HasNetwork):
         return
     policy = await node.presets.document(live.spec.network)
-    live.on_close = node.egress.detach
+    live.on_close = partial(_detach, node)
+    if node.identities is not None:
+        if live.spec.identity:
+            await node.identities.attach(Caller(live.sandbox_id, live.generation), live.handle)
+        else:
+            await node.identities.refuse(live.handle)
     await node.egress.attach(live.sandbox_id, live.handle, policy, live.spec.network_generation)
+
+
+async def _detach(node: Sandboxes, sandbox_id: str) -> None:
+    if node.identities is not None:
+        await node.identities.detach(sandbox_id)
+    if node.egress is not None:
+        await node.egress.detach(sandbox_id)
+
+
+async def claimed(node: Sandboxes, sandbox_id: str, spec: SandboxSpec) -> None:
+    """A pool's machine gets what its claim asks for, before anybody hears of the claim. Raises SandboxFailed."""
+    if node.identities is not None and not spec.identity:
+        await node.identities.detach(sandbox_id)
+    if spec.network != "deny":  # which it has
+        await open_claimed(node, sandbox_id, spec)
 
 
 async def push(node: Sandboxes, sandbox_id: str, spec: SandboxSpec) -> None:

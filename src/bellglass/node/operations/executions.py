@@ -11,6 +11,7 @@ from bellglass.node.app import Node
 from bellglass.node.executions import registry, render, spec
 from bellglass.node.executions.registry import View
 from bellglass.node.live import LiveSandbox
+from bellglass.node.net import identity
 from bellglass.node.params import Params
 from bellglass.wire.output import KEEPALIVE_S
 
@@ -37,6 +38,9 @@ async def create(node: Node, params: Params, stream: LinkStream) -> None:
     if variables := await node.sandboxes.presets.variables(live.spec.network):
         wanted = dataclasses.replace(wanted, env={**variables, **wanted.env})
         live = _live(node, params)  # the tools were asked meanwhile
+    if node.sandboxes.identities is not None and live.spec.identity:
+        own = identity.variables(live.sandbox_id)
+        wanted = dataclasses.replace(wanted, env={**wanted.env, **own})
     _, view = live.executions.create(wanted, before_new=node.disk.check)
     if wanted.detach:
         if view.run is not None:

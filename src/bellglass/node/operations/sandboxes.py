@@ -134,4 +134,5 @@ def spec_of(node: Node, body: Params) -> SandboxSpec:
         tier=tier,
         network=network_of(body.raw("network", "deny")),
         network_generation=body.integer("network_generation", 1),
+        identity=body.flag("identity", True),
     )

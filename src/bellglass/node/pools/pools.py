@@ -156,8 +156,7 @@ class Pools:
         try:
             row = replace(member.row, project_id=project_id, spec=spec.to_json(), about=about)
             live.claimed(spec)
-            if spec.network != "deny":  # which it has
-                await networks.open_claimed(self._node, sandbox_id, spec)
+            await networks.claimed(self._node, sandbox_id, spec)
             row = await creating.confirm(self._node, row, live, spec)
         except Exception:
             # Whether it was written is not known: nobody gets it.

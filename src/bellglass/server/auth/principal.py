@@ -27,12 +27,14 @@ class KeyState:
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """`project_id` and `project_name` are None for the admin key."""
+    """`project_id` and `project_name` are None for the admin key. `sandbox_id`: it is a sandbox that calls, whose id
+    stands for a key's."""
 
     key_id: str
     project_id: str | None
     project_name: str | None
     key: KeyState
+    sandbox_id: str | None = None
 
     @property
     def project(self) -> str:

@@ -21,6 +21,7 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
     text,
+    true,
 )
 
 metadata = MetaData(
@@ -99,6 +100,7 @@ sandboxes = Table(
     Column("runtime_version", String(128)),
     Column("network", JSON, nullable=False, server_default='"deny"'),
     Column("network_generation", Integer, nullable=False, server_default="1"),
+    Column("identity", Boolean, nullable=False, server_default=true()),
     Column("node_id", String(64)),
     Column("generation", Integer, nullable=False),
     Column("created_at", TIME, nullable=False),

@@ -19,6 +19,7 @@ from bellglass.errors import BellglassError, InvalidRequest
 from bellglass.model import Record
 from bellglass.server.http.context import context_of
 from bellglass.server.http.validation import unknown_field
+from bellglass.server.identity import access
 
 Access = Literal["public", "any", "project", "admin"]
 
@@ -57,7 +58,9 @@ class ActionRoute(APIRoute):
             described = route.described
             context.action, context.audited = described.action, described.audited
             context.objects.update(request.scope["path_params"])
-            if described.access != "public":
+            if context.principal is not None:  # a sandbox calls
+                access.check(context.principal, described.action, request.scope["path_params"])
+            elif described.access != "public":
                 services = request.app.state.services
                 context.principal = services.auth.check(request.headers, described.access)
                 context.count(context.principal.key, services.settings["server.max_key_requests"])

@@ -61,8 +61,12 @@ async def list_projects(request: Request) -> Response:
     answer_example={"project": {"id": "pj...", "name": "reports"}, "key": {"id": "ky..."}},
 )  # fmt: skip
 async def me(request: Request) -> Response:
-    """The project and key that the request came with; `project` is null for the admin key."""
+    """The project and key that the request came with; `project` is null for the admin key.
+
+    A sandbox that asks for itself gets its id alone."""
     principal, keys = principal_of(request), services_of(request).keys
+    if principal.sandbox_id is not None:
+        return answer({"project": None, "key": None, "sandbox": {"id": principal.sandbox_id}})
     if principal.project_id is None:
         return answer({"project": None, "key": {"id": principal.key_id}})
     project: Project = keys.project(principal.project_id)

@@ -12,7 +12,8 @@ from bellglass.model import CreatePortToken, PortToken, PublishedPort, PutPort
 from bellglass.server.http.actions import Routes
 from bellglass.server.http.answers import answer, no_content, page
 from bellglass.server.http.bodies import read_record
-from bellglass.server.services import project_of, services_of
+from bellglass.server.identity.access import check_publish
+from bellglass.server.services import principal_of, project_of, services_of
 
 routes = Routes("ports")
 PORTS = "/v1/sandboxes/{sandbox_id}/ports"
@@ -48,6 +49,7 @@ async def put(request: Request, sandbox_id: str, port: Port) -> Response:
     it has the new options and its tokens go on."""
     services = services_of(request)
     body = await read_record(request, PutPort, services.settings["server.max_body"], mistaken=MISTAKEN)
+    check_publish(principal_of(request), body)
     return answer(await services.ports.publish(project_of(request), sandbox_id, port, body))
 
 

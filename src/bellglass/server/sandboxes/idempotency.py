@@ -18,6 +18,9 @@ from bellglass.server.db.tables import idempotency_keys as table
 from bellglass.server.http.validation import shown
 
 MAX_KEY = 255
+ADDED_LATER = (("identity", True),)
+"""Fields that the first release's creates did not have, with the value that means the same: a key that was claimed
+before an upgrade still holds after it."""
 # Built once, with parameters, which must not be called like columns: building takes longer than executing.
 _OF_KEY = (table.c.project_id == bindparam("of_project"), table.c.key == bindparam("of_key"))
 _FIND = select(table.c.body_sha256, table.c.sandbox_id, table.c.status, table.c.response).where(*_OF_KEY)
@@ -46,7 +49,8 @@ def check_key(key: str | None) -> str | None:
 
 def digest(body: Record) -> str:
     """Of what was meant, not of how it was written: key order and spaces don't count."""
-    return hashlib.sha256(json.dumps(body.to_json(), sort_keys=True).encode()).hexdigest()
+    meant = {name: value for name, value in body.to_json().items() if (name, value) not in ADDED_LATER}
+    return hashlib.sha256(json.dumps(meant, sort_keys=True).encode()).hexdigest()
 
 
 def check_same(key: str, held_sha256: str, body_sha256: str) -> None:

@@ -40,6 +40,7 @@ MAX_INPUTS = 1024
 BYTES_PER_INODE = 16384
 MIN_INODES = 4096
 RESERVED = "bellglass"
+RESERVED_ENV = "BELLGLASS_"
 _LABEL_KEY = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?$")
 _USER = re.compile(r"^([a-z_][a-z0-9_.-]{0,31}|[0-9]{1,10})$")
 
@@ -81,6 +82,7 @@ def settle(body: CreateSandbox, info: NodeInfo, max_cpus: float, presets: Preset
         idle_timeout_s=None if body.idle_timeout is None else lifetime(body.idle_timeout, "idle_timeout"),
         tier=choose_tier(body.isolation, body.at_least, info.tiers),
         network=network,
+        identity=body.identity,
     )
     return Settled(spec, template)
 
@@ -132,6 +134,8 @@ def check_env(env: Mapping[str, str], limit_bytes: int = MAX_ENV_BYTES) -> None:
     for name, value in env.items():
         if not name or "=" in name or "\0" in name:
             raise refuse("env", name, "is not a variable's name", 'not empty, no "=", no NUL')
+        if name.startswith(RESERVED_ENV):
+            raise refuse("env", name, "is reserved", f"names that begin with {RESERVED_ENV} are the platform's")
         if "\0" in value:
             raise InvalidRequest(f"env.{name[:63]}: the value holds a NUL byte", details={"field": f"env.{name[:63]}"})
         size += len(name.encode()) + len(value.encode()) + 2
