@@ -20,7 +20,7 @@ NAMES = {
     "Unauthorized", "VersionMismatch", "WarmPools", "__version__",
 }  # fmt: skip
 BOX = {
-    "close", "connect", "delete", "exec", "execution", "executions", "files", "get_or_create", "id", "info", "labels",
+    "close", "connect", "current", "delete", "exec", "execution", "executions", "files", "get_or_create", "id", "info", "labels",
     "list", "name", "network", "ports", "publish", "start", "state", "update", "workdir",
 }  # fmt: skip
 FILES = {
