@@ -10,7 +10,7 @@ from bellglass.model import PutPort
 from bellglass.server.auth.principal import Principal
 from bellglass.server.sandboxes import guard
 
-ACTIONS = ("me.get", "sandbox.get", "port.list", "port.get", "port.publish", "port.unpublish")
+ACTIONS = ("me.get", "sandbox.get", "event.list", "port.list", "port.get", "port.publish", "port.unpublish")
 
 
 def check(principal: Principal, action: str, objects: Mapping[str, Any]) -> None:
