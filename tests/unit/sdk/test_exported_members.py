@@ -20,8 +20,8 @@ NAMES = {
     "Unauthorized", "VersionMismatch", "WarmPools", "__version__",
 }  # fmt: skip
 BOX = {
-    "close", "connect", "current", "delete", "exec", "execution", "executions", "files", "get_or_create", "id", "info", "labels",
-    "list", "name", "network", "ports", "publish", "start", "state", "update", "workdir",
+    "close", "connect", "current", "delete", "exec", "execution", "executions", "files", "get_or_create", "id", "info",
+    "labels", "list", "name", "network", "ports", "publish", "start", "state", "update", "workdir",
 }  # fmt: skip
 FILES = {
     "download", "download_dir", "exists", "list", "mkdir", "move", "read_bytes", "read_stream", "read_text", "remove",
