@@ -31,7 +31,7 @@ for kind, host, port, *own in json.loads(sys.argv[1]):
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM if kind == "tcp" else socket.SOCK_DGRAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    sock.settimeout(5)
+    sock.settimeout(float(sys.argv[2]))
     began = time.monotonic()
     try:
         if own:
@@ -49,9 +49,9 @@ print(json.dumps(out))
 """
 
 
-def attempts(machine: Any, *tries: tuple[Any, ...]) -> list[tuple[str, float]]:
+def attempts(machine: Any, *tries: tuple[Any, ...], patience_s: float = 5) -> list[tuple[str, float]]:
     """What each got, and after how many seconds."""
-    result = machine.agent.run("python3", "-c", TRY, json.dumps(tries))
+    result = machine.agent.run("python3", "-c", TRY, json.dumps(tries), str(patience_s))
     assert result.exit_code == 0, result
     return [(told, seconds) for told, seconds in json.loads(result.stdout)]
 
@@ -267,7 +267,7 @@ def test_tracked_connections_are_counted(machine: Any, monkeypatch: pytest.Monke
 
     in_child(limited)
     held = machine.rig.run(machine.handle.listeners(["proxy"]))
-    outcomes = attempts(machine, *(("tcp", "1.2.3.4", port, 40000 + port) for port in range(1, 9)))
+    outcomes = attempts(machine, *(("tcp", "1.2.3.4", port, 40000 + port) for port in range(1, 9)), patience_s=0.3)
     held["proxy"].close()
     assert [outcome for outcome, _ in outcomes] == ["TimeoutError"] * 5 + ["OSError 113"] * 3
 

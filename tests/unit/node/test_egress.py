@@ -245,7 +245,7 @@ def test_an_older_journal_counts_more_than_what_a_daemon_holds(bench: Bench) -> 
 
 
 def test_without_a_wall_nothing_is_attached(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(egress_module, "NO_WALL_S", 0.05)
+    monkeypatch.setattr(egress_module, "LOOK_S", 0.05)
     monkeypatch.setattr(egress_module, "ATTACH_S", 0.2)
 
     async def scenario() -> None:
@@ -257,6 +257,24 @@ def test_without_a_wall_nothing_is_attached(bench: Bench, monkeypatch: pytest.Mo
         assert bench.told == [] and bench.driver.failures > 0
         await until(lambda: bench.all_hold(sb1=1))
         assert bench.driver.walls
+        await node.close()
+
+    asyncio.run(scenario())
+
+
+def test_the_wall_is_looked_after(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What reloads the host's own rules takes it away; other DNS servers of the host are let through."""
+    monkeypatch.setattr(egress_module, "LOOK_S", 0.01)
+
+    async def scenario() -> None:
+        node = bench.egress()
+        await node.start()
+        await asyncio.sleep(0.05)
+        assert len(bench.driver.walls) == 1, "nothing has changed"
+        (bench.data.egress_dir / "etc/resolv.conf").write_text("nameserver 192.0.2.54\n")
+        await until(lambda: bench.driver.walls[-1] == (["10.0.0.0/8"], ["192.0.2.54"]))
+        monkeypatch.setattr(egress_module, "WALL_AGAIN_S", 0.01)
+        await until(lambda: len(bench.driver.walls) > 3)
         await node.close()
 
     asyncio.run(scenario())

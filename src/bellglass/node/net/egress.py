@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from ipaddress import ip_address
@@ -24,8 +25,9 @@ ATTACH_S = 5.0
 """How long an attach waits for processes that are being started again."""
 DETACH_S = 2.0
 WALL_AGAIN_S = 60.0
-"""Between two looks at the wall: what reloads the host's own rules may have taken it away."""
-NO_WALL_S = 5.0
+"""What reloads the host's own rules may have taken the wall away: it is raised again this much later."""
+LOOK_S = 5.0
+"""Sooner where there is none yet, or the host has other DNS servers now."""
 OnEvent = Callable[[dict[str, Any]], None]
 log = logging.getLogger("bellglass.network")
 
@@ -43,6 +45,7 @@ class Egress:
         self._resolver = Peer("resolver", data.resolver_socket, ("dns_udp", "dns_tcp"), self._table, self._event)
         self._started = self._walled = False
         self._wall: asyncio.Task[None] | None = None
+        self._let_through: list[str] = []
 
     async def start(self) -> None:
         """Before the wall is up nothing is attached; it is tried again for as long as it takes."""
@@ -109,12 +112,13 @@ class Egress:
             call(event)
 
     async def _raise_wall(self) -> bool:
-        dns = list(self._settings["egress.upstream_dns"]) or self._host_dns()
+        dns = self._dns()
         try:
             await self._driver.raise_wall(exceptions=list(self._settings["egress.exceptions"]), dns=dns)
         except BellglassError:
             log.exception("the wall around proxy and resolver is not up")
             return False
+        self._let_through = dns
         if not self._walled:
             self._walled = True
             for peer in (self._proxy, self._resolver):
@@ -122,13 +126,16 @@ class Egress:
         return True
 
     async def _keep_wall(self, *, is_up: bool) -> None:
+        raised_at = time.monotonic()
         while True:
-            await asyncio.sleep(WALL_AGAIN_S if is_up else NO_WALL_S)
-            is_up = await self._raise_wall()
+            await asyncio.sleep(LOOK_S)
+            if not is_up or time.monotonic() > raised_at + WALL_AGAIN_S or self._dns() != self._let_through:
+                is_up, raised_at = await self._raise_wall(), time.monotonic()
 
-    def _host_dns(self) -> list[str]:
-        """Of the copy that the proxy reads too."""
-        found = []
+    def _dns(self) -> list[str]:
+        """The servers that the proxy asks: of the settings, or of the copy of the host's file that it reads too."""
+        if found := list(self._settings["egress.upstream_dns"]):
+            return found
         with suppress(FileNotFoundError):
             for line in (self._data.egress_dir / "etc" / "resolv.conf").read_text().splitlines():
                 words = line.split()
