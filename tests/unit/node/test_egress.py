@@ -296,6 +296,28 @@ def test_what_can_not_be_attached_is_tried_again(bench: Bench, monkeypatch: pyte
     asyncio.run(scenario())
 
 
+def test_a_machine_of_an_earlier_release_has_no_network(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer_module, "RETRY_S", 0.01)
+
+    class Old(Handle):
+        async def listeners(self, names: Collection[str] = LISTENERS) -> dict[str, socket.socket]:
+            self.asked += names
+            raise NotFound("sb1 has no network")
+
+    async def scenario() -> None:
+        node, old = bench.egress(), Old()
+        await node.attach("sb1", old, DENY, 0)
+        await node.attach("sb2", Handle(), DENY, 1)
+        bench.begin()
+        await node.start()
+        await until(lambda: bench.all_hold(sb2=1))
+        await asyncio.sleep(0.1)
+        assert sorted(old.asked) == ["dns_tcp", "dns_udp", "proxy"], "asked once"
+        await node.close()
+
+    asyncio.run(scenario())
+
+
 def test_a_sandbox_does_not_wait_for_ever_for_its_network(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(egress_module, "ATTACH_S", 0.2)
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from bellglass.egress.control import ControlError, Document
 from bellglass.egress.control_client import ControlClient
-from bellglass.errors import BellglassError
+from bellglass.errors import BellglassError, NotFound
 from bellglass.node.drivers.base import HasNetwork
 
 RETRY_S = 1.0
@@ -161,6 +161,8 @@ class Peer:
 
     def _again(self, one: Attached, error: Exception) -> None:
         log.error("sandbox %s has no network: %s: %s", one.sandbox_id, self.name, error)
+        if isinstance(error, NotFound):
+            return  # a machine that was started without one, by an earlier release
 
         async def later() -> None:
             await asyncio.sleep(RETRY_S)
