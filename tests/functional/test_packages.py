@@ -83,6 +83,8 @@ def installation(host: Host, extra_ca: Path | None) -> Iterator[Stack]:
     settings: dict[str, Any] = {"egress.exceptions": host.exceptions, "node.templates_dir": str(TEMPLATES)}
     if extra_ca is not None:
         settings["node.extra_ca"] = str(extra_ca)
+    # `up` would build it too, but is to be waited for only so long.
+    build.build(recipe.find("base"), TEMPLATES, progress=print, extra_ca=extra_ca)
     with own_installation(settings=settings) as running:
         yield running
 

@@ -28,10 +28,16 @@ class Egress:
     def __init__(self) -> None:
         self.policies: dict[str, tuple[int, Any]] = {}
         self.down = False
+        self._end = asyncio.Event()
+
+    def ended(self) -> None:
+        """What waits finds that its sandbox is no more."""
+        self._end.set()
 
     async def set_policy(self, sandbox_id: str, policy: dict[str, Any], generation: int) -> None:
         if self.down:
-            await asyncio.Event().wait()
+            await self._end.wait()
+            raise errors.NotFound(f"no network of a sandbox {sandbox_id!r}")
         self.policies[sandbox_id] = (generation, policy)
 
 
@@ -87,6 +93,24 @@ def test_one_that_came_to_nothing_behind_the_journal_is_handed_on_by_its_repeat(
             egress.down = False
             await change(box, "deny", 3)
             assert egress.policies[box.id] == (3, DENY)
+
+    run(scenario())
+
+
+def test_an_end_does_not_wait_for_a_change(run: Any) -> None:
+    async def scenario() -> None:
+        async with bench() as node:
+            node.node.sandboxes.egress = egress = Egress()
+            box = await node.create()
+            egress.down = True
+            changing = asyncio.create_task(change(box, "open", 2))
+            async with asyncio.timeout(10):
+                while journalled(node, box) != ("open", 2):
+                    await asyncio.sleep(0.01)
+                await node.delete(box)
+            egress.ended()
+            with pytest.raises(errors.SandboxGone):
+                await changing
 
     run(scenario())
 

@@ -45,10 +45,14 @@ async def set_network(node: Sandboxes, live: LiveSandbox, network: Network, gene
             node.row_table[row.id] = row
             live.spec = spec
             faultpoints.reach("node.network.journaled")
-        # Also where it was known: an earlier try may have come to nothing behind the journal.
-        await push(node, row.id, spec)
-        faultpoints.reach("node.network.applied")
-        return row
+    # Without the lock, so that no end waits for a proxy that is away. Also where it was known: an earlier try may have
+    # come to nothing behind the journal.
+    await push(node, live.sandbox_id, spec)
+    faultpoints.reach("node.network.applied")
+    row = node.row(live.sandbox_id, live.generation)
+    if row.state != "running":
+        raise sandboxes.gone(row)
+    return row
 
 
 def check(node: Sandboxes, network: Network) -> None:
@@ -96,10 +100,8 @@ async def push(node: Sandboxes, sandbox_id: str, spec: SandboxSpec) -> None:
     try:
         async with asyncio.timeout(APPLY_S):
             await node.egress.set_policy(sandbox_id, policy, spec.network_generation)
-    except NotFound:
-        raise NotSupported(
-            "network: this sandbox was started without one, by an earlier release", hint="create a new one"
-        ) from None
+    except NotFound:  # it is ending
+        return
     except TimeoutError:
         raise NodeUnavailable(
             "the network could not be changed: proxy or resolver don't answer",
