@@ -39,6 +39,7 @@ while True:
 DOWNLOADS = """
 import json, select, socket, sys, time
 address, port, count, seconds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
+limit = float(sys.argv[5]) * 1e6 if len(sys.argv) > 5 else float("inf")
 buffer, poll = bytearray(1 << 18), select.epoll()
 socks = [socket.create_connection((address, port)) for _ in range(count)]
 for sock in socks:
@@ -48,6 +49,9 @@ by_fd = {sock.fileno(): sock for sock in socks}
 print("ready", flush=True)
 began, total = time.monotonic(), 0
 while time.monotonic() < began + seconds:
+    if total > limit * (time.monotonic() - began):
+        time.sleep(0.002)
+        continue
     for fd, _ in poll.poll(1):
         try:
             total += by_fd[fd].recv_into(buffer)
@@ -55,7 +59,7 @@ while time.monotonic() < began + seconds:
             pass
 print(json.dumps(total / (time.monotonic() - began) / 1e6))
 """
-"""ADDRESS PORT CONNECTIONS SECONDS: MB/s of all of them together."""
+"""ADDRESS PORT CONNECTIONS SECONDS [MOST]: MB/s of all of them together, held to the most."""
 
 ECHO = """
 import select, socket, sys

@@ -21,5 +21,6 @@ CASES = {
     "idle": "benchmarks.cases.idle",
     "recovery": "benchmarks.cases.recovery",
     "egress": "benchmarks.cases.egress_relay",
+    "egress-beside": "benchmarks.cases.egress_beside",
     "egress-policy": "benchmarks.cases.egress_policy",
 }
