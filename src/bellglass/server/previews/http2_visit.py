@@ -58,6 +58,8 @@ class Http2Visit:
     """`run` serves a connection whose preface is still to be read."""
 
     def __init__(self, wire: Wire, house: House, busy: Callable[[], None], idle: Callable[[], None]) -> None:
+        self.admitted = False
+        """Whether any of its streams was let in."""
         self._wire = wire
         self._house = house
         self._busy = busy
@@ -154,6 +156,7 @@ class Http2Visit:
             # The browser takes another connection then, on which it is offered HTTP/1 alone.
             await self._answer(stream, (421, [(b"Content-Length", b"0")], b""))
             return
+        self.admitted = True
         with self._house.stay(publication, used, self._wire.abort) as stay:
             try:
                 async with asyncio.timeout(stay.left_s):

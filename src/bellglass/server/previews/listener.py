@@ -23,7 +23,7 @@ from bellglass.server.previews.visit import Visit
 from bellglass.server.previews.wire import Wire
 
 TLS_HANDSHAKE_S = 10.0
-SWEEP_S = 10.0
+SWEEP_S = 2.0
 log = structlog.get_logger("bellglass.previews")
 
 
@@ -153,7 +153,11 @@ class Previews:
         def busy() -> None:
             self._counted.busy(seat)
 
-        await Http2Visit(wire, self._house, busy, lambda: self._counted.idle(seat, known=True)).run()
+        def idle() -> None:
+            self._counted.idle(seat, known=visit.admitted)
+
+        visit = Http2Visit(wire, self._house, busy, idle)
+        await visit.run()
 
     def _alpn(self, handshake: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
         """HTTP/2 is offered where the program speaks it: nothing is translated."""
@@ -163,11 +167,14 @@ class Previews:
             handshake.context = self._tls_http2
 
     async def _keep_addresses(self) -> None:
-        """Now and then, for sandboxes that ended and publications whose time is over."""
+        """Now and then, while there are any, for sandboxes that ended and publications whose time is over."""
+        failed = await self._serve_addresses()
+        for address, reason in failed.items():
+            log.warning("an own address can't be served", address=address, reason=reason)
         while True:
-            for address, reason in (await self._serve_addresses()).items():
-                log.warning("an own address can't be served", address=address, reason=reason)
             await asyncio.sleep(SWEEP_S)
+            if self._servers or failed:
+                failed = await self._serve_addresses()
 
     async def _serve_addresses(self) -> dict[str, str]:
         """A listener for each own address that is to be served, and none for others. Answers why some are not."""
