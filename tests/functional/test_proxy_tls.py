@@ -193,6 +193,47 @@ def test_the_second_hello_is_read_as_well(rig: Rig, certificate: Path) -> None:
         server.close()
 
 
+def test_the_second_hello_is_read_behind_early_data(rig: Rig) -> None:
+    """No library here sends early data, so this server reads bytes and the client writes records."""
+    first, data, second = early(hello("a.test")), b"\x17\x03\x03\0\5early", hello("a.test")
+    with rig.listen(WORLD + "10", 8443) as listener:
+        listener.settimeout(20)
+        for begins, ends, passes in ((first, second, True), (first, hello("b.test"), False)):
+            rig.events.clear()
+            with rig.sandboxes["sb1"].dial("a.test", 8443) as sock:
+                sock.sendall(begins + data * 3)
+                peer, _ = listener.accept()
+                with peer:
+                    peer.settimeout(20)
+                    read(peer, len(begins + data * 3))
+                    sock.sendall(ends)
+                    if passes:
+                        assert read(peer, len(ends)) == ends
+                    else:
+                        with pytest.raises(ConnectionResetError):
+                            peer.recv(1)
+                        until(lambda: [event["reason"] for event in rig.events] == ["sni_mismatch"])
+
+
+def read(sock: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count and (piece := sock.recv(count - len(data))):
+        data += piece
+    return data
+
+
+def early(data: bytes) -> bytes:
+    """The same hello with an early_data extension, which has no content, in front of its others."""
+    body = data[9:]
+    at = 34 + 1 + body[34]
+    at += 2 + int.from_bytes(body[at : at + 2], "big")
+    at += 1 + body[at]
+    extensions = b"\0\x2a\0\0" + body[at + 2 :]
+    body = body[:at] + len(extensions).to_bytes(2, "big") + extensions
+    message = b"\1" + len(body).to_bytes(3, "big") + body
+    return data[:3] + len(message).to_bytes(2, "big") + message
+
+
 def test_open_and_addresses_have_no_name_to_equal(rig: Rig, certificate: Path, server: TlsServer) -> None:
     try:
         rig.policy("sb1", mode="open")

@@ -175,6 +175,11 @@ def test_what_is_refused(make: Callable[[], bytes]) -> None:
         parse(make())
 
 
+def test_early_data_is_told() -> None:
+    assert parse(made(GOOD, (42, b""))).early_data  # type: ignore[union-attr]
+    assert not parse(made(GOOD, ALPN)).early_data  # type: ignore[union-attr]
+
+
 def test_the_name_is_told_where_the_hello_is_good() -> None:
     assert parse(made(server_name(b"Evil.TEST"))) == Hello("evil.test", len(made(server_name(b"evil.test"))))
     assert parse(made(server_name(b"api.example.com.")))[0] == "api.example.com."  # type: ignore[index]

@@ -298,10 +298,12 @@ class Connection:
         await self._both_ways(self._send_tls, self._receive)
 
     async def _send_tls(self) -> None:
-        """A server that wants another key share has the client send a second hello, as readable as the first."""
+        """A server that wants another key share has the client send a second hello, as readable as the first. Before
+        it may stand a change of cipher spec, and data where the first one announced that."""
         assert self._upstream is not None
         hello = await self._look_at_hello(None)
         await relay.pump(self._loop, self._client, self._upstream, self.sent, hello.length)
+        passed = {tls.CHANGE_CIPHER_SPEC} | ({tls.APPLICATION_DATA} if hello.early_data else set())
         while True:
             await self._loop.breathe()
             try:
@@ -311,15 +313,18 @@ class Connection:
                 continue
             if not start:
                 return
+            if start[0] not in (tls.HANDSHAKE, *passed):
+                break
             if len(start) <= tls.RECORD_HEADER:
-                if start[0] not in (tls.HANDSHAKE, tls.CHANGE_CIPHER_SPEC):
+                if relay.at_end(self._client):
                     break
                 await self._loop.readable(self._client)
                 continue
-            if start[0] == tls.CHANGE_CIPHER_SPEC and start[3:] == b"\0\1\1":
-                await relay.pump(self._loop, self._client, self._upstream, self.sent, len(start))
+            size = int.from_bytes(start[3:5], "big")
+            if start[0] in passed:
+                await relay.pump(self._loop, self._client, self._upstream, self.sent, tls.RECORD_HEADER + size)
                 continue
-            if start[0] == tls.HANDSHAKE and (start[5] == 1 or start[3:5] == b"\0\0"):
+            if start[5] == tls.CLIENT_HELLO or not size:
                 hello = await self._look_at_hello(None)
                 await relay.pump(self._loop, self._client, self._upstream, self.sent, hello.length)
             break

@@ -15,9 +15,9 @@ MAX_RECORD_BYTES = 2**14
 MAX_LOOK_BYTES = 2 * MAX_HELLO_BYTES
 """Of the stream, records' headers included: a hello in tiny fragments is no hello of an honest client."""
 
-HANDSHAKE, CHANGE_CIPHER_SPEC = 22, 20
-_CLIENT_HELLO = 1
-_SERVER_NAME = 0
+HANDSHAKE, CHANGE_CIPHER_SPEC, APPLICATION_DATA = 22, 20, 23
+CLIENT_HELLO = 1
+_SERVER_NAME, _EARLY_DATA = 0, 42
 _HOST_NAME = 0
 _TLS_1_0 = 0x0301
 
@@ -35,6 +35,8 @@ class Hello(NamedTuple):
     """Lower case."""
     length: int
     """Bytes of the stream up to the end of its last record."""
+    early_data: bool = False
+    """Whether records of data may stand between it and a second hello."""
 
 
 class _Reader:
@@ -85,7 +87,8 @@ def parse(data: bytes | memoryview) -> Hello | int:
             return end
         at = end
         if length is not None and len(message) == length:
-            return Hello(_server_name(bytes(message[4:])), at)
+            name, early_data = _read(bytes(message[4:]))
+            return Hello(name, at, early_data)
 
 
 def _needed(count: int) -> int:
@@ -105,7 +108,7 @@ def _check_start(header: bytes | memoryview) -> None:
 
 
 def _message_length(message: bytearray) -> int | None:
-    if message and message[0] != _CLIENT_HELLO:
+    if message and message[0] != CLIENT_HELLO:
         raise BadHello(f"a handshake message of type {message[0]}")
     if len(message) < 4:
         return None
@@ -115,7 +118,7 @@ def _message_length(message: bytearray) -> int | None:
     return length
 
 
-def _server_name(body: bytes) -> str:
+def _read(body: bytes) -> tuple[str, bool]:
     hello = _Reader(body)
     if (version := hello.number(2)) < _TLS_1_0 or version >> 8 != 3:
         raise BadHello(f"client version {version:#06x}")
@@ -140,7 +143,7 @@ def _server_name(body: bytes) -> str:
         seen[kind] = extensions.vector(2)
     if _SERVER_NAME not in seen:
         raise NoServerName("no server name")
-    return _only_name(seen[_SERVER_NAME])
+    return _only_name(seen[_SERVER_NAME]), _EARLY_DATA in seen
 
 
 def _only_name(extension: bytes) -> str:
