@@ -128,6 +128,19 @@ def test_a_question_that_died_with_the_resolver_is_asked_again_soon(guest: Any) 
     assert "options timeout:1 " in guest.files.read_text("/etc/resolv.conf")
 
 
+def test_an_address_that_a_program_kept_leads_on_after_the_resolver_was_started_anew(
+    world_stack: Stack, guest: Any
+) -> None:
+    """As a web server keeps one that looks names up when it starts."""
+    looked_up = guest.exec(["getent", "ahostsv4", "raw.test"])
+    address = looked_up.stdout.split()[0]
+    greeting = ["python3", "-c", "import socket, sys; print(socket.create_connection((sys.argv[1], 5000)).recv(9))"]
+    assert guest.exec([*greeting, address]).stdout == "b'ready\\n'\n"
+    world_stack.kill("resolver", "proxy")
+    await_network(guest)
+    assert guest.exec([*greeting, address]).stdout == "b'ready\\n'\n"
+
+
 def test_open_connections_live_through_the_resolvers_death_and_end_with_the_proxys(
     world_stack: Stack, guest: Any
 ) -> None:

@@ -25,8 +25,11 @@ def test_a_name_keeps_its_address_and_the_address_its_name() -> None:
     assert known.name_of(second + 1) is None
 
 
-def test_the_range_leaves_out_the_network_and_the_identity() -> None:
-    assert names.FIRST.to_bytes(4) == bytes([198, 18, 0, 2]) and names.LAST.to_bytes(4) == bytes([198, 19, 255, 254])
+def test_the_ranges_leave_out_the_network_and_the_identity() -> None:
+    assert names.FIRST_PINNED.to_bytes(4) == bytes([198, 18, 0, 2]) and names.LAST.to_bytes(4) == bytes(
+        [198, 19, 255, 254]
+    )
+    assert names.FIRST_PINNED + names.PINNED_SIZE == names.FIRST
     known = Names(start=names.SIZE - 1)
     assert known.address_of("a.test") == names.LAST and known.address_of("b.test") == names.FIRST
 
@@ -44,8 +47,73 @@ def test_the_one_that_was_used_the_longest_ago_goes() -> None:
 def test_addresses_are_not_used_again_after_names_were_dropped() -> None:
     known = Names(start=0)
     old = known.address_of("a")
-    known.keep(lambda name: False)
+    known.follow([], lambda name: False)
     assert known.name_of(old) is None and known.address_of("b") != old
+
+
+def everything(name: str) -> bool:
+    return True
+
+
+def test_a_name_that_is_spelled_out_has_the_same_address_in_the_next_resolver() -> None:
+    before, after = Names(salt="sbone"), Names(salt="sbone")
+    for known, spelled in ((before, ["a.test", "b.test"]), (after, ["c.test", "a.test"])):
+        known.address_of("asked.before.test")
+        known.follow(spelled, everything)
+    address = before.address_of("a.test")
+    assert names.FIRST_PINNED <= address < names.FIRST
+    assert after.name_of(address) == "a.test", "before anybody asked for it"
+    assert after.address_of("a.test") == address
+    assert after.name_of(before.address_of("b.test")) is None
+    other = Names(salt="sbtwo")
+    other.follow(["a.test"], everything)
+    assert other.address_of("a.test") != address, "each sandbox has addresses of its own"
+
+
+def test_a_spelled_out_name_keeps_its_addresses_when_rules_change() -> None:
+    known = Names(salt="sbone")
+    asked = known.address_of("a.test")
+    known.follow(["a.test"], everything)
+    spelled = known.address_of("a.test")
+    assert spelled != asked and known.name_of(asked) == known.name_of(spelled) == "a.test"
+    known.follow([], everything)  # a wildcard allows it now
+    assert known.address_of("a.test") == spelled and known.name_of(asked) == "a.test"
+    known.follow(["b.test"], lambda name: name == "b.test")
+    assert known.name_of(asked) is None and known.name_of(spelled) is None and len(known) == 1
+
+
+def test_two_names_for_one_address_have_neither(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(names, "PINNED_SIZE", 1)
+    known = Names(salt="sbone")
+    known.follow(["a.test"], everything)
+    assert known.address_of("a.test") == names.FIRST_PINNED
+    for spelled in (["a.test", "b.test"], ["b.test", "a.test"], ["b.test", "a.test", "b.test"]):
+        known.follow(spelled, everything)
+        assert known.name_of(names.FIRST_PINNED) is None
+        assert known.address_of("a.test") != known.address_of("b.test")
+        assert {known.name_of(known.address_of(name)) for name in spelled} == set(spelled)
+    known.follow(["b.test"], everything)
+    assert known.address_of("b.test") == names.FIRST_PINNED and known.name_of(names.FIRST_PINNED) == "b.test"
+
+
+@given(st.lists(st.lists(st.integers(0, 12), max_size=8), max_size=8), st.integers(1, 40))
+def test_whatever_policies_follow_each_other_both_directions_agree(policies: list[list[int]], size: int) -> None:
+    known = Names(most=6, salt="sbone")
+    with pytest.MonkeyPatch.context() as few:
+        few.setattr(names, "PINNED_SIZE", size)
+        follow_and_check(known, policies)
+
+
+def follow_and_check(known: Names, policies: list[list[int]]) -> None:
+    for policy in policies:
+        spelled = [f"n{number}" for number in policy]
+        known.follow(spelled, lambda name, spelled=spelled: name in spelled or name < "n3")  # type: ignore[misc]
+        for name in spelled:
+            assert known.name_of(known.address_of(name)) == name
+        for address, name in known._names.items():
+            assert name in spelled or name < "n3", "nothing that is refused"
+            assert address in (known._pinned.get(name), known._addresses.get(name))
+        assert len(known) == len(known._pinned) + len(known._addresses) <= 20
 
 
 @given(st.lists(st.integers(0, 30), max_size=200), st.integers(1, 10))

@@ -24,13 +24,14 @@ class Zone:
     def __init__(self, sandbox: str, policy: Policy, events: Events, clock: Callable[[], float]) -> None:
         self._sandbox, self._policy, self._events, self._clock = sandbox, policy, events, clock
         self._recent: dict[str, float] = {}
-        self.names = Names()
+        self.names = Names(salt=sandbox)
+        self.follow(policy)
         self.counts = {"dns_queries": 0, "dns_answered": 0, "dns_refused": 0, "dns_bad": 0, "dns_limited": 0}
 
     def follow(self, policy: Policy) -> None:
         """From now on. Names that are still allowed keep their addresses, which programs may hold."""
         self._policy = policy
-        self.names.keep(policy.resolves)
+        self.names.follow((rule.host for rule in policy.rules if rule.host and rule.host[0] != "*"), policy.resolves)
 
     def respond(self, packet: bytes) -> bytes | None:
         """The answer to a packet, None where it gets none."""
