@@ -239,7 +239,7 @@ def test_timers_that_are_not_needed_any_more_do_not_pile_up(
     assert len(loop._timers) < 3000
 
 
-def test_one_that_fails_is_told_and_ends_alone(loop: Loop, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_that_fails_is_told_and_ends_alone(loop: Loop, capfd: pytest.CaptureFixture[str]) -> None:
     async def fails() -> None:
         raise ValueError("broken")
 
@@ -251,4 +251,4 @@ def test_one_that_fails_is_told_and_ends_alone(loop: Loop, capsys: pytest.Captur
     loop.spawn(main())
     loop.run()
     assert isinstance(task.error, ValueError) and task.done
-    assert "ValueError: broken" in capsys.readouterr().err
+    assert "ValueError: broken" in capfd.readouterr().err
