@@ -12,10 +12,13 @@ from bellglass.model import now
 from bellglass.server.sandboxes import loop
 
 OLD = "2026-01-01T00:00:00.000000Z"
+NETWORK = {
+    "presets": ["pip"], "allow": [{"host": "api.example.com", "cidr": None, "ports": [443], "protocol": "tcp"}],
+}  # fmt: skip
 SPEC = {
     "template": "base", "template_digest": "ab" * 32, "env": {"A": "1"}, "user": "user", "workdir": "/home/user",
     "cpus": 1.0, "memory_bytes": 2**28, "disk_bytes": 2**30, "inodes": 65536, "pids": 128, "lifetime_s": 600.0,
-    "idle_timeout_s": None, "tier": "container", "network": "deny", "of_tomorrow": 1,
+    "idle_timeout_s": None, "tier": "container", "network": NETWORK, "network_generation": 4, "of_tomorrow": 1,
 }  # fmt: skip
 
 
@@ -75,6 +78,7 @@ def test_a_stranger_is_kept_apart_told_and_adopted(quick: Harness) -> None:
     assert adopted.status_code == 200, adopted.text
     found = api.get(f"/v1/sandboxes/{sandbox_id}").json()
     assert adopted.json() == found
+    assert (found["network"], found["network_generation"]) == (NETWORK, 4), "as the node has it"
     told = ("running", "lost-1", "ada", {"a": "b"}, {"A": "1"}, OLD, "2031-01-01T00:00:00.000000Z")
     assert told == tuple(found[k] for k in ("state", "name", "owner", "labels", "env", "created_at", "expires_at"))
     assert [one["id"] for one in api.get("/v1/sandboxes?label=a=b").json()["items"]] == [sandbox_id]
