@@ -74,9 +74,12 @@ class World:
         """This thread is on the host of this world, and so is every process that it starts."""
         return self.host.inside()
 
-    def serve(self, address: str, port: int, serve: Serve = greet) -> None:
-        """In the internet, each connection in a thread of its own, until the world ends."""
-        listening = self.internet.call(lambda: socket.create_server((address, port), backlog=512))
+    def serve(self, address: str, port: int, serve: Serve = greet, where: Namespace | None = None) -> None:
+        """In the internet or `where`, each connection in a thread of its own, until the world ends."""
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        listening = (where or self.internet).call(
+            lambda: socket.create_server((address, port), family=family, backlog=512)
+        )
         clients: list[socket.socket] = []
 
         def one(client: socket.socket) -> None:

@@ -1,0 +1,50 @@
+"""The private internet with an installation in it, for tests that judge the egress boundary from inside sandboxes."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from bellglass.testing.internet import Internet
+from bellglass.testing.leaks import assert_no_leak
+from bellglass.testing.stack import Stack
+from tests.conftest import snapshot_of_nothing
+from tests.security.inside import Inside
+
+SMALL: dict[str, Any] = {"cpus": 1, "memory": "256MiB", "disk": "512MiB", "lifetime": "30m"}
+EXCEPTION = "192.168.7.7"
+"""Behind the floor, and taken out of it by the operator."""
+
+
+@pytest.fixture(scope="session")
+def internet_stack() -> Iterator[tuple[Internet, Stack]]:
+    """Nothing of it may be left afterwards."""
+    with Internet() as internet:
+        with internet.inside():
+            stack = Stack.start(settings=internet.settings(**{"egress.exceptions": [f"{EXCEPTION}/32"]}))
+        scope = stack.scope
+        try:
+            yield internet, stack
+        finally:
+            with internet.inside():
+                stack.close()
+    assert_no_leak(snapshot_of_nothing(scope), deadline_s=10)
+
+
+@pytest.fixture(scope="module")
+def internet(internet_stack: tuple[Internet, Stack]) -> Iterator[Internet]:
+    """As long as the file's tests run, this thread is on the internet's host."""
+    with internet_stack[0].inside():
+        yield internet_stack[0]
+
+
+@pytest.fixture(scope="module")
+def inside(internet_stack: tuple[Internet, Stack], internet: Internet) -> Iterator[Inside]:
+    """One sandbox for all tests of a file; each sets the policy that it needs. At the end every refusal of theirs has
+    to have been told of."""
+    with internet_stack[1].sandbox(**SMALL) as box, contextlib.closing(Inside(box, *internet_stack)) as made:
+        yield made
+        made.all_told()
