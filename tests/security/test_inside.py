@@ -118,24 +118,24 @@ def test_no_namespace_and_no_mount_is_made(shared_box: Any, user: str) -> None:
     assert shared_box.exec(["chroot", "/", "true"], user="root").ok, "chroot is among the few capabilities"
 
 
-def test_loopback_is_the_only_link(shared_box: Any) -> None:
-    assert shared_box.exec(["ls", "/sys/class/net"], user="root").stdout.split() == ["lo"]
-    assert shared_box.exec("tail -n +2 /proc/net/route").stdout == "", "no route"
+def test_no_address_answers_and_no_name_is_known(shared_box: Any) -> None:
+    """Without a policy. The kernel takes a connection for the proxy, which then resets it: not a byte is moved."""
+    assert shared_box.exec(["ls", "/sys/class/net"], user="root").stdout.split() == ["eth0", "lo"]
     # Loopback's own rows are in the table of IPv6; a row through another link would be a way out.
     assert set(shared_box.exec("awk '{print $NF}' /proc/net/ipv6_route").stdout.split()) <= {"lo"}
     program = (
         "import socket\n"
         "s = socket.create_server(('127.0.0.1', 0)); c = socket.create_connection(s.getsockname()); print('loopback')\n"
-        "for address in ('1.1.1.1', '169.254.169.254', '10.0.0.1', '172.17.0.1'):\n"
-        "    try: socket.create_connection((address, 80), 2); print('reached', address)\n"
-        "    except OSError as error: print(error.errno)\n"
+        "for address in ('1.1.1.1', '169.254.169.254', '10.0.0.1', '172.17.0.1', '10.200.0.1'):\n"
+        "    try:\n"
+        "        with socket.create_connection((address, 80), 10) as c: print('reached', address, c.recv(9))\n"
+        "    except ConnectionError: print('refused')\n"
         "try: socket.getaddrinfo('example.com', 80); print('resolved')\n"
         "except socket.gaierror: print('no name')\n"
     )
     for user in USERS:
         lines = shared_box.exec(["python3", "-c", program], user=user, timeout=60).stdout.split("\n")
-        assert lines[0] == "loopback" and lines[1:5] == ["101"] * 4, f"ENETUNREACH: {lines}"
-        assert lines[5] == "no name"
+        assert lines[:7] == ["loopback", *["refused"] * 5, "no name"], lines
 
 
 def test_abstract_sockets_of_the_host_are_not_there(shared_box: Any) -> None:
