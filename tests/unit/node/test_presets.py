@@ -28,6 +28,11 @@ PAGES = {
 
 class Index(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
+        if self.path == "/moved/pip/":
+            self.send_response(302)
+            self.send_header("Location", f"http://localhost:{self.server.server_address[1]}/simple/pip/")
+            self.end_headers()
+            return
         page = PAGES.get(self.path)
         self.send_response(200 if page else 404)
         self.end_headers()
@@ -86,8 +91,9 @@ def test_rules_of_urls() -> None:
     assert [rule["host"] for rule in plain.rules] == ["pip.example", "more.example"]
     assert preset_of("npm", urls[1:]).variables == {"npm_config_registry": "http://files.example:8080/"}
     assert preset_of("apt", urls[1:]).variables == {}
-    with pytest.raises(ValueError, match="names no host"):
-        preset_of("pip", ("https:///simple",))
+    for wrong in ("https:///simple", "https://a b/", "https://*.example/", "https://0x7f.1/", "ftp://a.example/"):
+        with pytest.raises(ValueError, match="names no host"):
+            preset_of("pip", (wrong,))
 
 
 def test_pip_is_asked_and_its_index_is_read(index: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
@@ -110,6 +116,9 @@ def test_pip_is_asked_and_its_index_is_read(index: str, monkeypatch: pytest.Monk
     }
     monkeypatch.setenv("PIP_EXTRA_INDEX_URL", f"{index}/empty")
     assert discover("pip")["extra_indexes"] == [f"{index}/empty"], "which has no page of pip"
+    monkeypatch.setenv("PIP_INDEX_URL", f"{index}/moved")
+    there = index.replace("127.0.0.1", "localhost")
+    assert discover("pip")["urls"] == [f"{index}/moved", f"{there}/", *hosts]
     monkeypatch.setenv("PIP_INDEX_URL", f"{index}/elsewhere")
     assert "can't be read" in discover("pip")["problem"]
     monkeypatch.setenv("PIP_INDEX_URL", "file:///opt/simple")

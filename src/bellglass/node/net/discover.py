@@ -149,11 +149,12 @@ def _elsewhere(base: str, page: str, accept: str, links: Callable[[str], Iterabl
     request = urllib.request.Request(page, headers={"Accept": accept})
     try:
         with urllib.request.urlopen(request, timeout=FETCH_S) as answer:
-            text = answer.read(MAX_PAGE_BYTES).decode("utf-8", "replace")
+            text, page = answer.read(MAX_PAGE_BYTES).decode("utf-8", "replace"), answer.geturl()
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", None) or error
         raise NotConfigured(f"{_origin(page)} can't be read from there: {reason}") from error
-    found = dict.fromkeys(_origin(urllib.parse.urljoin(page, link)) for link in links(text))
+    # Where it was redirected to, a tool inside will be too.
+    found = dict.fromkeys([_origin(page), *(_origin(urllib.parse.urljoin(page, link)) for link in links(text))])
     found.pop(_origin(base), None)
     return tuple(url for url in found if url)
 

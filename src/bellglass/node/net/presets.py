@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
+from bellglass.egress.policy import is_name
 from bellglass.model import Network, NetworkPolicy, NetworkRule
 
 PRESETS = ("pip", "npm", "apt")
@@ -173,7 +174,10 @@ def _place(parts: SplitResult, url: str) -> tuple[tuple[str, str], int]:
     try:
         return ("cidr", str(ipaddress.ip_network(host))), port
     except ValueError:
-        return ("host", host.encode("idna").decode("ascii").lower()), port
+        name = host.encode("idna").decode("ascii").lower()
+    if not is_name(name):
+        raise ValueError(f"{url!r} names no host")
+    return ("host", name), port
 
 
 def _without_user(url: str) -> str:
