@@ -70,6 +70,7 @@ _NAMES: dict[str, tuple[str, str]] = {
     "Rule": ("bellglass.sdk._network", "Rule"),
     "NetworkInfo": ("bellglass.model", "SandboxNetwork"),
     "SandboxInfo": ("bellglass.model", "Sandbox"),
+    "Event": ("bellglass.model", "Event"),
     "ExecutionInfo": ("bellglass.model", "Execution"),
     "FileInfo": ("bellglass.model", "FileInfo"),
     **{name: ("bellglass.errors", name) for name in _ERRORS},
@@ -78,6 +79,7 @@ __all__ = ["__version__", *_NAMES]
 
 if TYPE_CHECKING:
     from bellglass.errors import *  # noqa: F403
+    from bellglass.model import Event as Event
     from bellglass.model import Execution as ExecutionInfo  # noqa: F401
     from bellglass.model import FileInfo as FileInfo
     from bellglass.model import Pool as PoolInfo  # noqa: F401

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -112,6 +113,24 @@ def _urls(value: Any, name: str) -> tuple[str, ...]:
     return urls
 
 
+def _url(value: Any, name: str) -> str:
+    """One, or the empty string."""
+    if _string(value, name) and len(_urls([value], name)) != 1:
+        raise InvalidRequest(f"{name}: {value!r} is not an http or https URL", details={"field": name})
+    return str(value)
+
+
+def _headers(value: Any, name: str) -> tuple[tuple[str, str], ...]:
+    """`Name=value`, a list or with commas between; the value is told in no message, since it may be a secret."""
+    found = []
+    for word in _words(value, name):
+        header, equals, content = word.partition("=")
+        if not equals or not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", header) or not content.isprintable():
+            raise InvalidRequest(f"{name}: a header is not of the form Name=value", details={"field": name})
+        found.append((header, content.strip()))
+    return tuple(found)
+
+
 SETTINGS: tuple[Setting, ...] = (
     Setting("server.listen", _string, "127.0.0.1", "address that the API listens on; loopback unless told"),
     Setting("server.port", _count, 7300, "port of the API; 0 takes a free one"),
@@ -180,6 +199,11 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("previews.max_connections", _count, 1000, "visitors' connections at once"),
     Setting("events.retention", parse_duration, 30 * 86400.0, "how long events can be read"),
     Setting("events.max_per_project", _count, 100_000, "most events of a project; beyond it the oldest go"),
+    Setting("events.jsonl_url", _url, "", "collector that gets all events as JSON lines by POST"),
+    Setting("events.jsonl_headers", _headers, (), "headers of these requests: Name=value, such as a token"),
+    Setting("events.otlp_endpoint", _url, "", "collector that gets all events as OTLP/HTTP logs, at /v1/logs below it"),
+    Setting("events.otlp_headers", _headers, (), "headers of these requests: Name=value"),
+    Setting("events.jsonl_file", _string, "", "file that the server appends all events to, as JSON lines"),
     Setting("supervisor.log_limit", parse_size, 64 * 2**20, "size of a daemon's own log; as much of it before is kept"),
 )
 BY_NAME = {setting.name: setting for setting in SETTINGS}

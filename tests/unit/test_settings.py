@@ -35,3 +35,16 @@ def test_what_is_no_such_list_is_refused(name: str, value: object) -> None:
     with pytest.raises(InvalidRequest) as refusal:
         settings.load(None, {}, {name: value})
     assert refusal.value.details == {"field": name}
+
+
+def test_headers_of_sinks() -> None:
+    found = settings.load(None, environ={"BELLGLASS_EVENTS_JSONL_HEADERS": "Authorization=Bearer a=b, X-Tenant=t"})
+    assert found["events.jsonl_headers"] == (("Authorization", "Bearer a=b"), ("X-Tenant", "t"))
+    for wrong in ("Authorization: Bearer s3cret", "A b=s3cret", "A=s3cret\r\nB=c"):
+        with pytest.raises(InvalidRequest, match=r"events\.otlp_headers") as caught:
+            settings.load(None, environ={"BELLGLASS_EVENTS_OTLP_HEADERS": wrong})
+        assert "s3cret" not in str(caught.value)
+    for wrong in ("ftp://host/", "host:4318", "http://a b/"):
+        with pytest.raises(InvalidRequest, match=r"events\.otlp_endpoint"):
+            settings.load(None, environ={"BELLGLASS_EVENTS_OTLP_ENDPOINT": wrong})
+    assert settings.load(None, environ={"BELLGLASS_EVENTS_JSONL_URL": ""})["events.jsonl_url"] == ""

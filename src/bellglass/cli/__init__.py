@@ -38,6 +38,7 @@ NOUNS: dict[str, Noun] = {
     "exec": Noun("bellglass.cli.exec:command", "Run a command in a sandbox."),
     "cp": Noun("bellglass.cli.cp:command", "Copy files and folders into and out of a sandbox."),
     "logs": Noun("bellglass.cli.logs:command", "Show an execution's output."),
+    "events": Noun("bellglass.cli.events:command", "Show or follow what happened, refused egress among it."),
     "network": Noun("bellglass.cli.network:command", "Show or replace what a sandbox may reach."),
     "rm": Noun("bellglass.cli.rm:command", "Delete sandboxes."),
     "publish": Noun("bellglass.cli.publish:command", "Give a port of a sandbox an URL."),

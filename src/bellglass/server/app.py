@@ -12,6 +12,7 @@ import uvicorn
 from fastapi import FastAPI
 from starlette.types import ASGIApp
 
+from bellglass import __version__
 from bellglass.ballast import Ballast
 from bellglass.datadir import DataDir
 from bellglass.egress.floor import Floor, parse_exceptions
@@ -29,6 +30,8 @@ from bellglass.server.events.feed import Feed
 from bellglass.server.events.retention import Retention
 from bellglass.server.events.routes import routes as event_routes
 from bellglass.server.events.service import Events
+from bellglass.server.events.sinks.base import Source
+from bellglass.server.events.sinks.configured import ship
 from bellglass.server.executions.routes import routes as execution_routes
 from bellglass.server.executions.service import Executions
 from bellglass.server.files.folders import routes as folder_routes
@@ -166,6 +169,8 @@ class Application:
         stack.push_async_callback(creator.close)
         stack.push_async_callback(cluster.close)
         cluster.start()
+        source = Source(installation, __version__)
+        shippers = await ship(stack, reader, writer, self._feed, self._settings, source)
         ports = Ports(reader, writer)
         if self._previews is not None:
             served = Previews(ports, cluster, self._settings, self._previews, self._bind)
@@ -191,6 +196,7 @@ class Application:
             ports=ports,
             events=Events(reader, self._feed),
             callers=Callers(reader, secret, installation),
+            shippers=shippers,
         )
 
     def _bind(self, address: str, port: int) -> socket.socket:

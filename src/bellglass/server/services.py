@@ -13,6 +13,7 @@ from bellglass.server.cluster.base import ClusterEngine
 from bellglass.server.db.reader import Reader
 from bellglass.server.db.writer import Writer
 from bellglass.server.events.service import Events
+from bellglass.server.events.sinks.ship import Shipper
 from bellglass.server.executions.service import Executions
 from bellglass.server.files.service import Files
 from bellglass.server.http.context import context_of
@@ -50,6 +51,7 @@ class Services:
     ports: Ports
     events: Events
     callers: Callers
+    shippers: tuple[Shipper, ...]
 
 
 def services_of(request: Request) -> Services:

@@ -10,8 +10,8 @@ from bellglass import errors
 NAMES = {
     "AgentLost", "ArchiveRefused", "AsyncExecution", "AsyncPort", "AsyncSandbox", "AsyncWarmPools", "BellglassError",
     "ClientError", "Conflict",
-    "ConnectionFailed", "DiskFull", "ExecResult", "Execution", "ExecutionFailed", "ExecutionInfo", "FileExists",
-    "FileInfo", "FileMissing", "FilePermission", "FileTypeMismatch", "Forbidden", "IdempotencyConflict",
+    "ConnectionFailed", "DiskFull", "Event", "ExecResult", "Execution", "ExecutionFailed", "ExecutionInfo",
+    "FileExists", "FileInfo", "FileMissing", "FilePermission", "FileTypeMismatch", "Forbidden", "IdempotencyConflict",
     "InternalError", "InvalidCommand", "InvalidRequest", "LimitExceeded", "MethodNotAllowed", "Network", "NetworkInfo",
     "NoCapacity",
     "NodeUnavailable", "NotAcceptable", "NotFound", "NotSupported", "OutputChunk", "OutputInvalid", "PoolInfo",
@@ -20,7 +20,8 @@ NAMES = {
     "Unauthorized", "VersionMismatch", "WarmPools", "__version__",
 }  # fmt: skip
 BOX = {
-    "close", "connect", "current", "delete", "exec", "execution", "executions", "files", "get_or_create", "id", "info",
+    "close", "connect", "current", "delete", "events", "exec", "execution", "executions", "files", "get_or_create",
+    "id", "info",
     "labels", "list", "name", "network", "ports", "publish", "start", "state", "update", "workdir",
 }  # fmt: skip
 FILES = {

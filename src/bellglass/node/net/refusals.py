@@ -20,6 +20,7 @@ from bellglass.model import format_time, now, parse_time
 from bellglass.node.journal import REFUSED, Journal, SandboxRow
 
 TOGETHER_S = 1.0
+SOON_S = 0.02
 MOST_OF_SANDBOX = 100
 """Destinations in one batch."""
 MOST_TOGETHER = 500
@@ -107,6 +108,7 @@ class Refusals:
     async def _run(self) -> None:
         while True:
             await self._some.wait()
+            await asyncio.sleep(SOON_S)  # a name that is refused and the connection that follows go together
             self._some.clear()
             done = await self.flush()
             await asyncio.sleep(TOGETHER_S if done else BLOCKED_S)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from pathlib import PurePath
 from typing import Any
 
 from bellglass.errors import BellglassError, ClientError
 from bellglass.ids import new_ulid
+from bellglass.model import Event
 from bellglass.model import Execution as ExecutionInfo
 from bellglass.model import Sandbox as SandboxInfo
+from bellglass.sdk._async.events import read_events
 from bellglass.sdk._async.executions import AsyncExecution, run
 from bellglass.sdk._async.executions import start as start_execution
 from bellglass.sdk._async.files import AsyncFiles
@@ -237,6 +240,26 @@ class AsyncBox:
     async def ports(self) -> builtins.list[AsyncPort]:
         """Its published ports, by number."""
         return await list_ports(self._transport, self.id)
+
+    async def events(
+        self,
+        *,
+        follow: bool = False,
+        types: Sequence[str] = (),
+        since: str | None = None,
+        cursor: int | None = None,
+    ) -> AsyncIterator[Event]:
+        """What happened to it, oldest first: its states, its network and ports, each refusal of its egress. It can be
+        asked also after its end.
+
+        With `follow` it goes on with what comes, for ever, over connections that break: no event is missed or comes
+        twice. `types` are such as "egress.refused" or "egress.*"; `since` is a time or a duration back from now
+        ("15m"); `cursor` is the `seq` of an event to go on behind. Raises NotFound, ConnectionFailed."""
+        path = sandbox_path(self.id) + "/events"
+        events = read_events(self._transport, path, follow=follow, types=types, since=since, cursor=cursor)
+        async with aclosing(events):  # type: ignore[type-var]
+            async for event in events:
+                yield event
 
     async def delete(self) -> None:
         """End it: every process dies, its files are gone. It having ended already is success. Raises NotFound."""

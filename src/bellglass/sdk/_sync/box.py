@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Iterator, Callable, Mapping, Sequence
+from contextlib import closing
 from pathlib import PurePath
 from typing import Any
 
 from bellglass.errors import BellglassError, ClientError
 from bellglass.ids import new_ulid
+from bellglass.model import Event
 from bellglass.model import Execution as ExecutionInfo
 from bellglass.model import Sandbox as SandboxInfo
+from bellglass.sdk._sync.events import read_events
 from bellglass.sdk._sync.executions import Execution, run
 from bellglass.sdk._sync.executions import start as start_execution
 from bellglass.sdk._sync.files import Files
@@ -238,6 +241,26 @@ class Box:
     def ports(self) -> builtins.list[Port]:
         """Its published ports, by number."""
         return list_ports(self._transport, self.id)
+
+    def events(
+        self,
+        *,
+        follow: bool = False,
+        types: Sequence[str] = (),
+        since: str | None = None,
+        cursor: int | None = None,
+    ) -> Iterator[Event]:
+        """What happened to it, oldest first: its states, its network and ports, each refusal of its egress. It can be
+        asked also after its end.
+
+        With `follow` it goes on with what comes, for ever, over connections that break: no event is missed or comes
+        twice. `types` are such as "egress.refused" or "egress.*"; `since` is a time or a duration back from now
+        ("15m"); `cursor` is the `seq` of an event to go on behind. Raises NotFound, ConnectionFailed."""
+        path = sandbox_path(self.id) + "/events"
+        events = read_events(self._transport, path, follow=follow, types=types, since=since, cursor=cursor)
+        with closing(events):  # type: ignore[type-var]
+            for event in events:
+                yield event
 
     def delete(self) -> None:
         """End it: every process dies, its files are gone. It having ended already is success. Raises NotFound."""

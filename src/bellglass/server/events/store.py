@@ -77,6 +77,10 @@ def of_all(connection: Connection, seq: int, limit: int) -> list[Row[Any]]:
     return list(connection.execute(select(events).where(events.c.seq > seq).order_by(events.c.seq).limit(limit)))
 
 
+def count_after(connection: Connection, seq: int) -> int:
+    return int(connection.execute(select(func.count()).where(events.c.seq > seq)).scalar_one())
+
+
 def _selected(wanted: Selection) -> Select[Any]:
     query = select(events).where(events.c.project_id == wanted.project_id)
     if wanted.sandbox_id is not None:

@@ -114,7 +114,10 @@ def _answer(described: Description, status: int, components: dict[str, Any]) -> 
     media: dict[str, Any] = {"schema": _answer_schema(kind, components)}
     if described.answer_example is not None:
         media["example"] = described.answer_example
-    return {"description": "Done.", "content": {JSON: media}}
+    content = {JSON: media}
+    if described.action in ("event.list", "event.list_all"):
+        content["application/x-ndjson"] = {"schema": {"type": "string", "format": "binary"}}
+    return {"description": "Done.", "content": content}
 
 
 def _answer_schema(kind: Any, components: dict[str, Any]) -> dict[str, Any]:

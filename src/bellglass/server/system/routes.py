@@ -36,7 +36,9 @@ async def node(request: Request) -> Response:
     services = services_of(request)
     info = await services.cluster.info(fresh=True)
     counts = await services.reader.in_thread(store.counts)
-    return answer({**info.raw, "sandboxes": counts, "server": {"version": __version__, "pid": os.getpid()}})
+    sinks = [await shipper.status() for shipper in services.shippers]
+    server = {"version": __version__, "pid": os.getpid(), "event_sinks": sinks}
+    return answer({**info.raw, "sandboxes": counts, "server": server})
 
 
 @routes.action("GET", "/v1/openapi.json", "openapi.get", access="public", answer=dict)

@@ -1,0 +1,1 @@
+"""Shipping events off the box: the table is the spool, and each sink has a cursor in it."""
