@@ -123,3 +123,21 @@ def test_a_create_while_proxy_and_resolver_are_away(world_stack: Stack) -> None:
     world_stack.kill("proxy", "resolver")
     with world_stack.sandbox(**SMALL, network=ALLOWED) as guest:
         wait_until(lambda: dialled(guest) == PASSES, "it has no network")
+
+
+def test_a_create_while_they_stay_away(world_stack: Stack) -> None:
+    """Nobody is told of it, so all is refused at once; when they are back it has what its network is by then."""
+    port = int(world_stack.api_url.rpartition(":")[2])
+    world_stack.kill("supervisor", "proxy", "resolver")
+    try:
+        guest = world_stack.sandbox(**SMALL)
+        began = time.monotonic()
+        outcomes = dialled(guest)
+        assert time.monotonic() - began < 10
+    finally:
+        world_stack.up(port=port)
+    with guest:
+        assert outcomes == ["gaierror", "gaierror", "ConnectionRefusedError"]
+        wait_until(lambda: guest.exec(["true"]).ok, "its node does not come back")
+        guest.network.set(ALLOWED)
+        assert dialled(guest) == PASSES

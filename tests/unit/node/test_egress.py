@@ -93,6 +93,10 @@ class Handle:
     def __init__(self) -> None:
         self.asked: list[str] = []
         self.failures = 0
+        self.unused_closed = 0
+
+    def close_unused(self) -> None:
+        self.unused_closed += 1
 
     async def listeners(self, names: Collection[str] = LISTENERS) -> dict[str, socket.socket]:
         if self.failures:
@@ -325,9 +329,11 @@ def test_a_sandbox_does_not_wait_for_ever_for_its_network(bench: Bench, monkeypa
         node = bench.egress()
         await node.start()
         began = asyncio.get_running_loop().time()
-        await node.attach("sb1", Handle(), DENY, 1)
+        first, second = Handle(), Handle()
+        await node.attach("sb1", first, DENY, 1)
         assert asyncio.get_running_loop().time() - began < 0.15, "what may reach nothing needs nobody"
-        await node.attach("sb2", Handle(), OPEN, 1)
+        await node.attach("sb2", second, OPEN, 1)
+        assert (first.unused_closed, second.unused_closed) == (1, 1), "nobody is there to answer: it is refused"
         bench.begin()
         await until(lambda: bench.all_hold(sb1=1, sb2=1))
         await node.close()

@@ -132,6 +132,10 @@ class HasNetwork(Protocol):
         time after a create: whoever had one of them before must be gone (InternalError). What nobody holds is refused
         to the sandbox. Raises NotFound when the machine has no network."""
 
+    def close_unused(self) -> None:
+        """What a create has opened and nobody has taken: a listener that is held takes connections that wait for an
+        answer."""
+
 
 @runtime_checkable
 class RaisesWall(Protocol):

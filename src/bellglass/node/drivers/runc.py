@@ -90,6 +90,9 @@ class RuncHandle:
     async def listeners(self, names: Collection[str] = LISTENERS) -> dict[str, socket.socket]:
         return await self._driver.listeners(self.sandbox_id, names)
 
+    def close_unused(self) -> None:
+        self._driver.close_listeners(self.sandbox_id)
+
     async def wait(self) -> str:
         """`oom` is told from the machine's own count: only a parent learns how a process has ended."""
         await _ended(self._state)

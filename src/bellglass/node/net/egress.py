@@ -80,6 +80,8 @@ class Egress:
             log.warning("sandbox %s gets its network later: proxy or resolver don't answer", sandbox_id)
         except (ControlError, BellglassError) as error:
             raise SandboxFailed(f"the network of {sandbox_id} can't be set up: {error}") from error
+        finally:
+            handle.close_unused()
 
     async def set_policy(self, sandbox_id: str, policy: dict[str, Any], generation: int) -> None:
         """Returns when both have it and all that it refuses is cut, however long they are away; an older one than the
