@@ -173,19 +173,28 @@ class Connection:
             found = await self.ward.addresses(self.name) if self.name is not None else (self.address,)
         except LookupFailed as error:
             raise Failed("lookup_failed") from error
-        open_ones = [address for address in found if self.ward.floor.holds(address) is None]
-        if not open_ones:
-            held = self.ward.floor.holds(found[0])
-            self.address = found[0]
-            raise Refused("floor", rule=held)
-        for address in open_ones[:MAX_DIALS]:
+        held, dials = None, 0
+        for address in found:
+            # Right before each: the one before may have taken its whole time.
+            if (range_of_it := self.ward.floor.holds(address)) is not None:
+                held = held or (address, range_of_it)
+                continue
+            dials += 1
             if await self._dialled(address):
                 return
+            if dials == MAX_DIALS:
+                break
+        if held is not None and not dials:
+            self.address = held[0]
+            raise Refused("floor", rule=held[1])
         raise Failed("connect_failed")
 
     async def _dialled(self, address: Address) -> bool:
         family = socket.AF_INET if address.version == 4 else socket.AF_INET6
-        sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        try:
+            sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        except OSError:
+            return False  # no IPv6, or no descriptor left
         self._upstream = sock
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
