@@ -342,7 +342,7 @@ def test_a_refusal_costs_more() -> None:
     assert budget.wait_s(1000.0) == 0.0
     budget.spend(BURST - 1)
     assert budget.wait_s(1000.0) == 0.0
-    budget.spend(10.0)
+    budget.spend(10.0)  # overdrawn
     assert budget.wait_s(1000.0) == pytest.approx(0.5)
     assert budget.wait_s(1000.4) == pytest.approx(0.1)
     assert budget.wait_s(2000.0) == 0.0

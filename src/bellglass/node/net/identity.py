@@ -26,8 +26,8 @@ MARKER = "this-sandbox"
 """In the place of a key, and no secret: it says which identity is meant, not whose it is."""
 CONNECTIONS = 16
 """At once, of one sandbox; more wait for their turn."""
-PER_SECOND, BURST = 20.0, 100.0
-COSTS = 10.0
+PER_SECOND, BURST = 20.0, 200.0
+COSTS = 5.0
 """Of a request that changes something or is refused, in those of a read: both are written down by the server."""
 AT_THE_SERVER = 32
 """Requests of all sandboxes that wait for the server's answer at once."""
