@@ -27,6 +27,7 @@ from bellglass.testing.stack import Stack
 from tests.functional.own import own_installation
 
 pytestmark = pytest.mark.root
+GUIDE = Path(__file__).parents[2] / "docs/guides/identity.md"
 PROBE = (Path(__file__).parent / "identity_probe.py").read_text()
 SMALL: dict[str, Any] = {"cpus": 1, "memory": "256MiB", "disk": "512MiB", "lifetime": "15m"}
 NAMES = ("BELLGLASS_SANDBOX_ID", "BELLGLASS_API_URL", "BELLGLASS_TOKEN")
@@ -367,12 +368,32 @@ def sdk_files() -> dict[str, bytes]:
     return files
 
 
-def test_the_sdk_inside(new_box: Callable[..., Any], tmp_path: Path) -> None:
-    box = new_box()
+@pytest.fixture
+def with_sdk(new_box: Callable[..., Any], tmp_path: Path) -> Any:
+    """A sandbox in which Python finds the SDK."""
+    box = new_box(env={"PYTHONPATH": "/home/user/sdk"})
     for name, content in sdk_files().items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(content)
     box.files.upload_dir(tmp_path, "/home/user/sdk")
+    return box
+
+
+def test_the_guide(with_sdk: Any, api: httpx2.Client) -> None:
+    """Its commands, run inside in their order."""
+    printed = []
+    for language, block in re.findall(r"```(python|sh)\n(.*?)```", GUIDE.read_text(), re.DOTALL):
+        done = with_sdk.exec(["python3", "-c", block] if language == "python" else block)
+        assert done.exit_code == 0, (block, done.stderr)
+        printed.append(done.stdout)
+    by_sdk, own, published = printed
+    assert by_sdk.split() == [with_sdk.id, json.loads(published)["url"]]
+    assert json.loads(own)["id"] == with_sdk.id
+    assert api.get(f"/v1/sandboxes/{with_sdk.id}/ports").json()["items"] == [json.loads(published)]
+
+
+def test_the_sdk_inside(with_sdk: Any) -> None:
+    box = with_sdk
     script = (
         "import asyncio, bellglass\n"
         "box = bellglass.Sandbox.current()\n"
@@ -388,7 +409,7 @@ def test_the_sdk_inside(new_box: Callable[..., Any], tmp_path: Path) -> None:
         "    await box.aclose()\n"
         "asyncio.run(again())\n"
     )
-    done = box.exec(["python3", "-c", script], env={"PYTHONPATH": "/home/user/sdk"})
+    done = box.exec(["python3", "-c", script])
     assert done.stdout.splitlines() == [
         f"{box.id} running private [8003]", "{'action': 'sandbox.delete'}", "{'action': 'exec.create'}",
         "{'action': 'port.publish'}", box.id,
