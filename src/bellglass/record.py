@@ -8,6 +8,7 @@ drops what it doesn't know), readers of requests are strict.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import types
 import typing
 from collections.abc import Mapping
@@ -26,9 +27,15 @@ class Record:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        hints = typing.get_type_hints(cls)
-        known = {f.name for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
-        return cls(**{name: _typed(hints[name], value) for name, value in data.items() if name in known})
+        hints = _hints(cls)
+        return cls(**{name: _typed(hints[name], value) for name, value in data.items() if name in hints})
+
+
+@functools.cache
+def _hints(cls: type) -> dict[str, Any]:
+    """Of the fields. Kept: to evaluate them takes longer than all else, and a list of rules has hundreds of records."""
+    hints = typing.get_type_hints(cls)
+    return {f.name: hints[f.name] for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
 
 
 def _plain(value: Any) -> Any:
