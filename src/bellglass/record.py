@@ -27,7 +27,7 @@ class Record:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        hints = _hints(cls)
+        hints = _hints(cls)  # type: ignore[arg-type]
         return cls(**{name: _typed(hints[name], value) for name, value in data.items() if name in hints})
 
 
@@ -35,7 +35,7 @@ class Record:
 def _hints(cls: type) -> dict[str, Any]:
     """Of the fields. Kept: to evaluate them takes longer than all else, and a list of rules has hundreds of records."""
     hints = typing.get_type_hints(cls)
-    return {f.name: hints[f.name] for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
 
 
 def _plain(value: Any) -> Any:
