@@ -279,6 +279,8 @@ def test_the_command_line(new_box: Any, stack: Stack) -> None:
     assert b"public" in stack.command("ports", box.id).stdout
     assert stack.command("unpublish", box.id, "8000").returncode == 0
     assert json.loads(b"[" + stack.command("ports", box.id, "--json").stdout + b"]") == []
+    for log in stack.data.logs_dir.glob("*.log"):
+        assert b"bgp_" not in log.read_bytes(), f"a token stands in {log.name}"
     refused = stack.command("publish", box.id, "8000", "--host-header", "a b")
     assert refused.returncode == 1 and b"host_header" in refused.stderr
 

@@ -81,6 +81,7 @@ class Application:
     def __init__(self, data: DataDir, settings: Settings, previews: socket.socket | None = None) -> None:
         self._data = data
         self._previews = previews
+        self.previews: Previews | None = None
         self._settings = settings
         self._stack = AsyncExitStack()
         self.services: Services | None = None
@@ -173,9 +174,9 @@ class Application:
         shippers = await ship(stack, reader, writer, self._feed, self._settings, source)
         ports = Ports(reader, writer)
         if self._previews is not None:
-            served = Previews(ports, cluster, self._settings, self._previews, self._bind)
-            await served.start()
-            stack.push_async_callback(served.close)
+            self.previews = Previews(ports, cluster, self._settings, self._previews, self._bind)
+            await self.previews.start()
+            stack.push_async_callback(self.previews.close)
         return Services(
             settings=self._settings,
             reader=reader,

@@ -218,6 +218,20 @@ def test_an_own_address(harness: Harness, api: httpx2.Client, shown: Program) ->
         httpx2.get(site.record["url"], trust_env=False)
 
 
+def test_an_own_address_that_can_not_be_had(
+    harness: Harness, api: httpx2.Client, monkeypatch: pytest.MonkeyPatch, shown: Program
+) -> None:
+    def taken(address: str, port: int) -> socket.socket:
+        raise OSError(98, f"{address} is taken")
+
+    site = Site(harness, api, shown.port)
+    monkeypatch.setattr(harness.application.previews, "_bind_address", taken)
+    error_of(api.put(site.path, json={"own_address": True}), 501, "not_supported")
+    error_of(api.get(site.path), 404)
+    monkeypatch.undo()
+    assert site.publish(own_address=True)["address"]
+
+
 def test_an_own_address_under_a_listener_on_all_addresses(tmp_path: Path) -> None:
     harness = Harness(tmp_path / "data", {"previews.listen": "0.0.0.0"}).start()
     try:

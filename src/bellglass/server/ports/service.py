@@ -86,9 +86,10 @@ class Ports:
         if after.address or (before is not None and before.address):
             failed = await self.serve_addresses()
             if after.address in failed:
+                await self.unpublish(project_id, sandbox_id, port)
                 raise NotSupported(
                     f"own_address: {failed[after.address]}",
-                    hint="another program may listen there; publish it again",
+                    hint="another program may listen there; the port is not published, try again",
                     details={"field": "own_address"},
                 )
         return self._record(after)
