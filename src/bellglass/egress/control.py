@@ -341,6 +341,9 @@ class Sandboxes:
 
     def _page(self, document: Document, entry_of: Callable[[str], object]) -> Document:
         """What fits into a packet, in the order of ids: with `next` in it there is more, to be asked for by `after`."""
+        if "sandbox" in document:
+            only = document["sandbox"]
+            return {"sandboxes": {only: self.counted(only)} if isinstance(only, str) and only in self.held else {}}
         after = document.get("after", "")
         if not isinstance(after, str):
             raise ControlError("bad_packet", f"after {after!r} is not an id")

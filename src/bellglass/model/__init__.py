@@ -17,6 +17,7 @@ from bellglass.model.network import MAX_RULES as MAX_RULES
 from bellglass.model.network import Network as Network
 from bellglass.model.network import NetworkPolicy as NetworkPolicy
 from bellglass.model.network import NetworkRule as NetworkRule
+from bellglass.model.network import NetworkTraffic as NetworkTraffic
 from bellglass.model.network import PutNetwork as PutNetwork
 from bellglass.model.network import ResolvedRule as ResolvedRule
 from bellglass.model.network import SandboxNetwork as SandboxNetwork

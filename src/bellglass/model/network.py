@@ -65,12 +65,29 @@ class ResolvedRule(Record):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkTraffic(Record):
+    """What proxy and resolver have counted since they were started: connections that are open and that were allowed,
+    their bytes, refusals by reason, names that got an address, and questions that got none."""
+
+    open: int = 0
+    allowed: int = 0
+    bytes_out: int = 0
+    bytes_in: int = 0
+    refused: dict[str, int] = dataclasses.field(default_factory=dict)
+    dns_answered: int = 0
+    dns_refused: int = 0
+    dns_bad: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxNetwork(Record):
-    """`generation` counts the changes. `resolved` is None for a sandbox that does not run."""
+    """`generation` counts the changes. `resolved` is None for a sandbox that does not run; `traffic` also in the answer
+    to a change, and while proxy or resolver don't tell."""
 
     network: Network
     generation: int
     resolved: list[ResolvedRule] | None
+    traffic: NetworkTraffic | None = None
 
 
 def read_network(value: Any) -> Network:

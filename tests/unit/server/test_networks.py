@@ -82,7 +82,7 @@ def test_one_that_ended(harness: Harness, api: httpx2.Client) -> None:
     harness.until(lambda: api.get(f"/v1/sandboxes/{box['id']}").json()["state"] == "ended")
     error_of(put(api, box["id"], "open"), 410, "sandbox_gone")
     found = api.get(f"/v1/sandboxes/{box['id']}/network").json()
-    assert found == {"network": STORED, "generation": 2, "resolved": None}
+    assert found == {"network": STORED, "generation": 2, "resolved": None, "traffic": None}
     api.delete(f"/v1/sandboxes/{box['id']}")
     error_of(put(api, box["id"], "open"), 404, "not_found")
     error_of(api.get(f"/v1/sandboxes/{box['id']}/network"), 404, "not_found")

@@ -24,6 +24,7 @@ from bellglass.node.net.peer import Attached, Peer
 ATTACH_S = 5.0
 """How long an attach waits for processes that are being started again."""
 DETACH_S = 2.0
+COUNTERS_S = 2.0
 WALL_AGAIN_S = 60.0
 """What reloads the host's own rules may have taken the wall away: it is raised again this much later."""
 LOOK_S = 5.0
@@ -96,6 +97,16 @@ class Egress:
             await self._resolver.settled(one)
         except (ControlError, BellglassError) as error:
             raise SandboxFailed(f"the network of {sandbox_id} can't be changed: {error}") from error
+
+    async def traffic(self, sandbox_id: str) -> dict[str, Any] | None:
+        """What proxy and resolver have counted since they were started; None while one of them does not tell."""
+        try:
+            async with asyncio.timeout(COUNTERS_S):
+                proxy = await self._proxy.counters(sandbox_id)
+                resolver = await self._resolver.counters(sandbox_id)
+        except TimeoutError:
+            return None
+        return None if proxy is None or resolver is None else {**resolver, **proxy}
 
     async def detach(self, sandbox_id: str) -> None:
         """Every connection of it is cut. Unknown is success."""

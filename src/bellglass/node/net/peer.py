@@ -94,6 +94,17 @@ class Peer:
             if error.code != "lost":
                 log.warning("%s does not let go of %s: %s", self.name, sandbox_id, error)
 
+    async def counters(self, sandbox_id: str) -> dict[str, Any] | None:
+        """What it has counted since it was started; None while it is away."""
+        if not self.connected:
+            return None
+        try:
+            found = (await self._client.call("counters", sandbox=sandbox_id))["sandboxes"]
+        except ControlError:
+            return None
+        counted: dict[str, Any] | None = found.get(sandbox_id)
+        return counted
+
     async def _settle(self, one: Attached) -> None:
         async with one.lock(self.name):
             policy, generation = one.policy, one.generation

@@ -26,7 +26,10 @@ async def set_network(node: Node, params: Params, stream: LinkStream) -> None:
 
 
 async def get(node: Node, params: Params, stream: LinkStream) -> None:
-    await stream.send_head({"result": await networks.shown(node.sandboxes, _live(node, params).spec)}, end=True)
+    live, egress = _live(node, params), node.sandboxes.egress
+    traffic = None if egress is None else await egress.traffic(live.sandbox_id)
+    result = {**await networks.shown(node.sandboxes, live.spec), "traffic": traffic}
+    await stream.send_head({"result": result}, end=True)
 
 
 async def presets(node: Node, params: Params, stream: LinkStream) -> None:

@@ -16,7 +16,16 @@ import structlog
 from bellglass import faultpoints
 from bellglass.egress.floor import Floor
 from bellglass.errors import BellglassError, Conflict, NodeUnavailable, SandboxGone
-from bellglass.model import Network, NetworkPolicy, Record, ResolvedRule, SandboxNetwork, State, read_network
+from bellglass.model import (
+    Network,
+    NetworkPolicy,
+    NetworkTraffic,
+    Record,
+    ResolvedRule,
+    SandboxNetwork,
+    State,
+    read_network,
+)
 from bellglass.server.cluster.base import ClusterEngine
 from bellglass.server.db.reader import Reader
 from bellglass.server.db.writer import Writer
@@ -117,4 +126,7 @@ class Networks:
 
 def _shown(found: dict[str, Any]) -> SandboxNetwork:
     rules = [ResolvedRule.from_json(rule) for rule in found["resolved"]]
-    return SandboxNetwork(network=read_network(found["network"]), generation=found["generation"], resolved=rules)
+    traffic = NetworkTraffic.from_json(found["traffic"]) if found.get("traffic") else None
+    return SandboxNetwork(
+        network=read_network(found["network"]), generation=found["generation"], resolved=rules, traffic=traffic
+    )

@@ -1,0 +1,150 @@
+"""Refusals of a real sandbox as events: told soon, told once over killed daemons, bounded in a flood; and the guide."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bellglass import Network, Sandbox
+from bellglass.testing.daemons import end_and_await
+from bellglass.testing.stack import Stack, bellglass_command
+from tests.functional.own import own_installation
+from tests.functional.waiting import wait_until
+
+pytestmark = pytest.mark.root
+GUIDE = Path(__file__).parents[2] / "docs/guides/events.md"
+BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SMALL: dict[str, Any] = {"cpus": 1, "memory": "256MiB", "disk": "512MiB", "lifetime": "15m"}
+PATIENCE_S = 30.0
+DIAL = """
+import socket, sys
+for host in sys.argv[1:]:
+    try:
+        with socket.create_connection((host, 443), 20) as sock:
+            sock.recv(1)
+    except OSError:
+        pass
+"""
+FLOOD = """
+import os, socket, time
+for worker in range(4):
+    if os.fork() == 0:
+        end = time.monotonic() + 5
+        count = 0
+        while time.monotonic() < end:
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+                sock.connect(("10.200.0.1", 53))
+                for _ in range(200):
+                    count += 1
+                    name = b"".join(bytes([len(p)]) + p for p in (b"w%d-%d" % (worker, count), b"example"))
+                    sock.send(b"\\0\\1\\1\\0\\0\\1\\0\\0\\0\\0\\0\\0" + name + b"\\0\\0\\1\\0\\1")
+        os._exit(0)
+for _ in range(4):
+    os.wait()
+"""
+
+
+def refused(box: Sandbox) -> list[dict[str, Any]]:
+    return [event.data for event in box.events(types=["egress.refused"])]
+
+
+def hosts(box: Sandbox) -> list[str]:
+    return [one["host"] for one in refused(box)]
+
+
+def test_a_refused_name_and_a_refused_connection(box: Sandbox) -> None:
+    box.exec(["python3", "-c", DIAL, "evil.example", "203.0.114.9"])
+    wait_until(lambda: len(refused(box)) == 2, PATIENCE_S, "two refusals")
+    name, connection = refused(box)
+    assert (name["protocol"], name["host"], name["reason"]) == ("dns", "evil.example", "name_not_allowed")
+    assert (connection["protocol"], connection["address"], connection["port"]) == ("tcp", "203.0.114.9", 443)
+    assert connection["reason"] == "address_not_allowed"
+    # The control: what is allowed is no event, and is counted as allowed.
+    allowed = box.network.set(Network(allow=["good.example:443"]))
+    assert allowed.traffic is None
+    box.exec(["python3", "-c", "import socket; print(socket.gethostbyname('good.example'))"], check=True)
+    box.exec(["python3", "-c", DIAL, "late.example"])
+    wait_until(lambda: hosts(box)[-1] == "late.example", PATIENCE_S, "a third refusal")
+    assert len(refused(box)) == 3
+    traffic = box.network.get().traffic
+    assert traffic is not None
+    assert traffic.refused["address_not_allowed"] == 1
+    assert traffic.dns_refused >= 2
+    assert traffic.dns_answered >= 1
+    types = [event.type for event in box.events()]
+    assert types.index("network.changed") < len(types) - 1
+
+
+def test_no_refusal_is_lost_or_told_twice_by_killed_daemons() -> None:
+    with own_installation() as stack, stack.sandbox(**SMALL) as box:
+        expected: list[str] = []
+        for daemon in ("server", "node", "server"):
+            host = f"h{len(expected)}.example"
+            expected.append(host)
+            box.exec(["python3", "-c", DIAL, host])
+            wait_until(
+                lambda: [one["host"] for one in refused(box)] == expected,
+                PATIENCE_S,
+                f"{expected} before {daemon} is killed",
+            )
+            end_and_await(stack, daemon)
+            wait_until(
+                lambda: [one["host"] for one in refused(box)] == expected,
+                PATIENCE_S,
+                f"{expected} after {daemon} was killed",
+            )
+
+
+def test_a_flood_of_refusals_is_bounded_and_counted(stack: Stack, new_box: Callable[..., Any]) -> None:
+    hostile, honest = new_box(), new_box()
+    journal = stack.data.journal_file
+    before = journal.stat().st_size
+    flooding = hostile.start(["python3", "-c", FLOOD])
+    wait_until(lambda: len(refused(hostile)) > 0, PATIENCE_S, "the flood is seen")
+    honest.exec(["python3", "-c", DIAL, "honest.example"])
+    wait_until(
+        lambda: hosts(honest) == ["honest.example"],
+        PATIENCE_S,
+        "the other sandbox's refusal",
+    )
+    assert flooding.wait(check=True).ok
+    traffic = hostile.network.get().traffic
+    asked = traffic.dns_refused
+    assert asked > 2000, "that was no flood"
+    listed = len(refused(hostile))
+    assert 0 < listed < 600, f"{listed} of {asked} are listed"
+    hostile.exec(["python3", "-c", DIAL, "last.example"])
+    wait_until(lambda: refused(hostile)[-1]["host"] == "last.example", PATIENCE_S, "the last one")
+    left_out = sum(event.data["count"] for event in hostile.events(types=["egress.suppressed"]))
+    assert left_out + listed + 1 >= asked * 0.99, f"{left_out} left out and {listed} listed of {asked}"
+    assert journal.stat().st_size - before < 4 * 2**20
+
+
+def test_the_guides_commands_and_its_python(
+    stack: Stack, no_leak: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocks = BLOCK.findall(GUIDE.read_text())
+    script = "\n".join(text for kind, text in blocks if kind == "sh")
+    assert script.count("bellglass events") == 4
+    environment = {**os.environ, **stack.environment}
+    environment["PATH"] = f"{Path(bellglass_command()[0]).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-eux", "-o", "pipefail", "-c", script],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "evil.example" in done.stdout
+    events = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert [event["type"] for event in events][-1].startswith("sandbox.")
+    assert "egress.refused" in {event["type"] for event in events}
+    for name, value in stack.environment.items():
+        monkeypatch.setenv(name, value)
+    (code,) = [text for kind, text in blocks if kind == "python"]
+    exec(compile(code, str(GUIDE), "exec"), {})
