@@ -1,0 +1,94 @@
+"""The commands of docs/guides/network.md run as they stand there, in a world that has its names."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from bellglass.testing.internet import EVIL, GOOD, Internet
+from bellglass.testing.leaks import assert_no_leak
+from bellglass.testing.stack import Stack, bellglass_command
+from tests.conftest import snapshot_of_nothing
+
+pytestmark = pytest.mark.root
+GUIDE = Path(__file__).parents[2] / "docs/guides/network.md"
+CREATE = """
+bellglass() {
+  if [[ $1 == create ]]; then
+    shift
+    set -- create --input ca.pem="$AUTHORITY" --env CURL_CA_BUNDLE=/inputs/ca.pem "$@"
+  fi
+  command bellglass "$@"
+}
+"""
+"""The template has no authority of the test's: each sandbox gets it as an input."""
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def internet() -> Iterator[Internet]:
+    with Internet() as made:
+        made.dns.zone |= {"api.example.com": [GOOD], "db.example.com": [GOOD], "other.example.net": [EVIL]}
+        yield made
+
+
+@pytest.fixture(scope="module")
+def guide_stack(internet: Internet) -> Iterator[Stack]:
+    with ExitStack() as undo:
+        undo.enter_context(internet.inside())
+        running = Stack.start(settings=internet.settings())
+        undo.callback(running.close)
+        scope = running.scope
+        yield running
+    assert_no_leak(snapshot_of_nothing(scope), deadline_s=10)
+
+
+def environment(stack: Stack, internet: Internet) -> dict[str, str]:
+    found = {name: value for name, value in os.environ.items() if not name.startswith("BELLGLASS_")}
+    path = f"{Path(bellglass_command()[0]).parent}:{found['PATH']}"
+    return found | stack.environment | {"PATH": path, "AUTHORITY": str(internet.authority)}
+
+
+def as_said(line: str, code: int) -> bool:
+    if found := re.search(r"# exit code (\d+)$", line):
+        return code == int(found[1])
+    return (code != 0) == line.endswith("# fails")
+
+
+def test_the_shell_commands(guide_stack: Stack, internet: Internet, tmp_path: Path) -> None:
+    """Each ends with 0, or with what the comment behind it says."""
+    lines = [line for block in blocks("sh") for line in block.splitlines() if line]
+    codes = tmp_path / "codes"
+    script = CREATE + "".join(f"{line}\necho $? >>{codes}\n" for line in lines)
+    done = subprocess.run(
+        ["bash", "-c", script], env=environment(guide_stack, internet), capture_output=True, text=True, timeout=200
+    )
+    got = [int(code) for code in codes.read_text().split()]
+    told = "\n".join([*(f"{code}: {line}" for line, code in zip(lines, got, strict=False)), done.stdout, done.stderr])
+    assert len(got) == len(lines) > 10, told
+    assert [line for line, code in zip(lines, got, strict=True) if not as_said(line, code)] == [], told
+    for address in (GOOD, EVIL):
+        assert f'"at": "{address}"' in done.stdout
+    for reason in ("name_not_allowed", "sni_mismatch", "address_not_allowed"):
+        assert reason in done.stdout, "the events are shown"
+
+
+def test_the_python(guide_stack: Stack, internet: Internet) -> None:
+    found = blocks("python")
+    assert found
+    for block in found:
+        done = subprocess.run(
+            [str(Path(bellglass_command()[0]).with_name("python")), "-c", block],
+            env=environment(guide_stack, internet), capture_output=True, text=True, timeout=100,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert "api.example.com" in done.stdout
