@@ -1,7 +1,8 @@
 """The demo: a real installation on this box, and a model's script run on a CSV in a sandbox of it.
 
 `make demo` runs it. It brings up server, node and helper in a scratch data folder on a free port, does the job through
-the SDK as any program would, prints what it did and how long each step took, and takes everything down again.
+the SDK as any program would, then another one without network (filings.py), prints what it did and how long each step
+took, and takes everything down again.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
+
+import filings
 
 from bellglass import Sandbox
 
@@ -86,6 +89,7 @@ def job(api_url: str, api_key: str) -> None:
         check("its sandbox was to live on", true=small.exec(["true"]).ok)
     finally:
         step("delete it", small.delete)
+    step("read filings, one of which wants what it must not have", lambda: filings.analyse(**connection))
 
 
 def main() -> None:
