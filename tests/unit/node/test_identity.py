@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import select
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine
@@ -337,12 +338,12 @@ async def test_floods_are_taken_as_fast_as_they_may(tmp_path: Path, monkeypatch:
         assert time.monotonic() - began < took
 
 
-def test_a_refusal_costs_more() -> None:
+def test_a_budget_can_be_overdrawn() -> None:
     budget = Budget(20.0, BURST)
     assert budget.wait_s(1000.0) == 0.0
     budget.spend(BURST - 1)
     assert budget.wait_s(1000.0) == 0.0
-    budget.spend(10.0)  # overdrawn
+    budget.spend(10.0)
     assert budget.wait_s(1000.0) == pytest.approx(0.5)
     assert budget.wait_s(1000.4) == pytest.approx(0.1)
     assert budget.wait_s(2000.0) == 0.0
@@ -352,24 +353,52 @@ def test_a_refusal_costs_more() -> None:
 
 @on_the_nodes_loop
 async def test_what_a_call_costs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    spent: list[float] = []
-    monkeypatch.setattr(Budget, "spend", lambda self, tokens: spent.append(tokens))
+    """Its pieces, the length of its answer, and whether it leaves something in the database."""
+    get, put = (b"%s /v1/me HTTP/1.1\r\n" % method + HOST + TOKEN for method in (b"GET", b"PUT"))
+    spent: dict[float, float] = {}
 
-    async def cost(here: Rig, raw: bytes) -> float:
+    def spend(self: Budget, tokens: float) -> None:
+        spent[self._per_second] = spent.get(self._per_second, 0.0) + tokens
+
+    monkeypatch.setattr(Budget, "spend", spend)
+
+    async def cost(here: Rig, raw: bytes, answered: bytes) -> tuple[float, float]:
         spent.clear()
-        await here.ours.ask(raw)
+        assert (await here.ours.ask(raw)).startswith(answered)
         async with asyncio.timeout(5):
-            while sum(spent) < 1 or here.identities._doors[OURS.sandbox_id]._slots._value < CONNECTIONS - 1:
+            while identity.WRITTEN_PER_SECOND not in spent:
                 await asyncio.sleep(0)
-        return sum(spent)
+        return spent[identity.PER_SECOND], spent[identity.WRITTEN_PER_SECOND]
 
     async with rig(tmp_path) as here:
-        assert await cost(here, b"GET /v1/me HTTP/1.1\r\n" + HOST + TOKEN + b"\r\n") == 1
-        assert await cost(here, b"DELETE /v1/me HTTP/1.1\r\n" + HOST + TOKEN + b"\r\n") == identity.COSTS
-        assert await cost(here, b"GET /v1/me HTTP/1.1\r\n" + HOST + b"\r\n") == identity.COSTS
+        few, none = await cost(here, get + b"\r\n", b"HTTP/1.1 200")
+        assert 1 <= few < 1.5 and none == 0
+        assert await cost(here, put + b"\r\n", b"HTTP/1.1 200") == (few, 1)
+        assert (await cost(here, get[:-5] + b"\r\n\r\n", b"HTTP/1.1 401"))[1] == 0, "the node alone knows of it"
         for status in (401, 403, 404):
             here.server.answer = b"HTTP/1.1 %d No\r\ncontent-length: 0\r\n\r\n" % status
-            assert await cost(here, b"GET /v1/me HTTP/1.1\r\n" + HOST + TOKEN + b"\r\n") == identity.COSTS
+            assert (await cost(here, get + b"\r\n", b"HTTP/1.1"))[1] == 1
+        here.server.answer = ANSWER + b"x" * (20 * identity.ANSWER_BYTES)
+        assert 20 < (await cost(here, get + b"\r\n", b"HTTP/1.1 200"))[0] < 22
+
+
+@on_the_nodes_loop
+async def test_single_bytes_come_to_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(visit, "MAX_PIECES", 20)
+    async with rig(tmp_path) as here:
+        connection = socket.create_connection(("127.0.0.1", here.ours.port))
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+        def trickle() -> bytes:
+            with connection:
+                for byte in b"GET /v1/me HTTP/1.1\r\n" + HOST + TOKEN:
+                    if select.select([connection], [], [], 0.01)[0]:
+                        break
+                    connection.sendall(bytes([byte]))
+                return connection.recv(4096)
+
+        answer = await asyncio.to_thread(trickle)
+        assert answer.startswith(b"HTTP/1.1 400 ") and b"pieces" in answer
 
 
 @on_the_nodes_loop

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bellglass import ClientError, InvalidRequest
-from bellglass.sdk._config import profile_path, resolve
+from bellglass.sdk._config import profile_path, resolve, resolve_current
 
 
 @pytest.fixture
@@ -78,3 +78,22 @@ def test_where_the_profile_lies(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_repr_has_no_key(environ: dict[str, str]) -> None:
     shown: Any = repr(resolve(environ=environ))
     assert "bg_profile" not in shown
+
+
+INSIDE = {"BELLGLASS_API_URL": "http://198.18.0.1", "BELLGLASS_TOKEN": "this-sandbox", "BELLGLASS_SANDBOX_ID": "sb1"}
+
+
+def test_inside_of_a_sandbox(environ: dict[str, str]) -> None:
+    config, sandbox_id = resolve_current(INSIDE)
+    assert (config.api_url, config.api_key, sandbox_id) == ("http://198.18.0.1", "this-sandbox", "sb1")
+    assert resolve_current(INSIDE | {"BELLGLASS_API_KEY": "bg_env"})[0].api_key == "this-sandbox"
+    assert resolve(environ=INSIDE).api_key == "this-sandbox"
+    assert resolve(environ=INSIDE | {"BELLGLASS_API_KEY": "bg_env"}).api_key == "bg_env"
+    with pytest.raises(ClientError, match="no API key"):
+        resolve("http://elsewhere:7300", environ=environ | INSIDE)
+
+
+@pytest.mark.parametrize("missing", INSIDE)
+def test_outside_of_one(missing: str) -> None:
+    with pytest.raises(ClientError, match=missing):
+        resolve_current({name: value for name, value in INSIDE.items() if name != missing})

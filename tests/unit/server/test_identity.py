@@ -97,6 +97,16 @@ def test_own_ports_are_published_as_private(api: httpx2.Client, inside: httpx2.C
     assert api.get(path).status_code == 404
 
 
+def test_events_are_read_and_not_followed(api: httpx2.Client, inside: httpx2.Client) -> None:
+    box = make(api)["id"]
+    path = f"/v1/sandboxes/{box}/events"
+    assert ask(inside, word(box), path).json() == api.get(path).json()
+    with api.stream("GET", path, params={"follow": True}) as following:
+        assert following.status_code == 200
+    refused = error_of(ask(inside, word(box), path, params={"follow": True}), 403, "forbidden")
+    assert refused["details"] == {"action": "event.list"}
+
+
 def test_own_record_and_nothing_of_the_project(api: httpx2.Client, inside: httpx2.Client) -> None:
     box = make(api, labels={"team": "red"})
     assert ask(inside, word(box["id"]), f"/v1/sandboxes/{box['id']}").json() == box

@@ -27,8 +27,11 @@ MARKER = "this-sandbox"
 CONNECTIONS = 16
 """At once, of one sandbox; more wait for their turn."""
 PER_SECOND, BURST = 20.0, 200.0
-COSTS = 5.0
-"""Of a request that changes something or is refused, in those of a read: both are written down by the server."""
+"""Requests; one in many pieces or with a long answer counts as several."""
+PIECES, ANSWER_BYTES = 8, 8192
+"""So many count as one request more."""
+WRITTEN_PER_SECOND, WRITTEN_BURST = 0.5, 200.0
+"""Requests that leave something in the server's database: changes and refusals."""
 AT_THE_SERVER = 32
 """Requests of all sandboxes that wait for the server's answer at once."""
 RETRY_S = 1.0
@@ -66,12 +69,6 @@ class Identities:
         if self._started:
             await door.open()
 
-    async def refuse(self, handle: HasNetwork) -> None:
-        """For a new machine that is to have no identity: whoever calls is refused by its kernel."""
-        if self._started:  # else nobody holds its listener anyway
-            for listener in (await handle.listeners(["identity"])).values():
-                listener.close()
-
     async def detach(self, sandbox_id: str) -> None:
         """What is under way is cut. Unknown is success."""
         if (door := self._doors.pop(sandbox_id, None)) is not None:
@@ -97,7 +94,8 @@ class _Door:
         self._caller = caller
         self._handle = handle
         self._upstream = owner.upstream(caller)
-        self._budget = Budget(PER_SECOND, BURST)
+        self._requests = Budget(PER_SECOND, BURST)
+        self._written = Budget(WRITTEN_PER_SECOND, WRITTEN_BURST)
         self._slots = asyncio.Semaphore(CONNECTIONS)
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -131,7 +129,7 @@ class _Door:
         listener.setblocking(False)
         with listener:
             while True:
-                await asyncio.sleep(self._budget.wait_s(loop.time()))
+                await asyncio.sleep(max(self._requests.wait_s(loop.time()), self._written.wait_s(loop.time())))
                 await self._slots.acquire()
                 try:
                     connection, _ = await loop.sock_accept(listener)
@@ -143,17 +141,17 @@ class _Door:
                 except BaseException:
                     self._slots.release()
                     raise
-                self._budget.spend(1.0)
+                self._requests.spend(1.0)
                 self._spawn(self._serve(connection), "call")
 
     async def _serve(self, connection: socket.socket) -> None:
+        visit = Visit(connection, self._upstream, MARKER)
         try:
             with connection, suppress(OSError):
-                visit = Visit(connection, self._upstream, MARKER)
                 await visit.run()
-                if visit.costs:
-                    self._budget.spend(COSTS - 1.0)
         finally:
+            self._requests.spend(visit.pieces / PIECES + visit.answered_bytes / ANSWER_BYTES)
+            self._written.spend(float(visit.is_written))
             self._slots.release()
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:

@@ -69,11 +69,8 @@ async def attach(node: Sandboxes, live: LiveSandbox) -> None:
         return
     policy = await node.presets.document(live.spec.network)
     live.on_close = partial(_detach, node)
-    if node.identities is not None:
-        if live.spec.identity:
-            await node.identities.attach(Caller(live.sandbox_id, live.generation), live.handle)
-        else:
-            await node.identities.refuse(live.handle)
+    if node.identities is not None and live.spec.identity:
+        await node.identities.attach(Caller(live.sandbox_id, live.generation), live.handle)
     await node.egress.attach(live.sandbox_id, live.handle, policy, live.spec.network_generation)
 
 

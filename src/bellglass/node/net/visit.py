@@ -32,10 +32,12 @@ HEAD_S, BODY_S = 10.0, 10.0
 ANSWER_S = 60.0
 SILENCE_S = 60.0
 """Longest pause of an answer, and longest wait for a reader."""
-LONGEST_S = 900.0
-"""However an answer goes on: a credential counts for no longer."""
-LINGER_S = 1.0
+LONGEST_S = 180.0
+"""Of all together."""
+LINGER_S, LINGER_PIECES = 1.0, 16
 PIECE = 64 * 1024
+MAX_PIECES = 128
+"""In which a request may come: each costs the node's loop a turn, even if it is a single byte."""
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 READS = ("GET", "HEAD")
 _PATH = re.compile(r"/v1(?:/[A-Za-z0-9._~-]+)+")
@@ -59,14 +61,16 @@ class Call(NamedTuple):
 
 
 class Visit:
-    """`costs` after `run`: it changed something, or was refused."""
+    """What it has cost is known after `run`: in how many pieces the request came, how long the answer was, and whether
+    the server has written something down (a change, or that it refused one)."""
 
     def __init__(self, connection: socket.socket, upstream: Upstream, marker: str) -> None:
         self._connection = connection
         self._upstream = upstream
         self._marker = marker.encode()
         self._loop = asyncio.get_running_loop()
-        self.costs = False
+        self.pieces = self.answered_bytes = 0
+        self.is_written = False
 
     async def run(self) -> None:
         """Raises OSError for a connection that breaks."""
@@ -89,10 +93,8 @@ class Visit:
             self._check_token(call)
             check(call)
             body = await self._read_body(call, rest)
-            self.costs = method not in READS
             await self._carry(call, body)
         except BellglassError as error:
-            self.costs = True
             await self._send(error_answer(error, with_body=method != "HEAD"))
 
     async def _read_head(self) -> tuple[bytes, bytes]:
@@ -103,7 +105,7 @@ class Visit:
                 while (end := data.find(heads.END)) < 0:
                     if len(data) > MAX_HEAD_BYTES:
                         raise RequestError(f"the head is over {MAX_HEAD_BYTES} bytes")
-                    piece = await self._loop.sock_recv(self._connection, MAX_HEAD_BYTES)
+                    piece = await self._receive(MAX_HEAD_BYTES)
                     if not piece:
                         return b"", b""
                     data += piece
@@ -135,7 +137,7 @@ class Visit:
         try:
             async with asyncio.timeout(BODY_S):
                 while len(body) < call.length:
-                    piece = await self._loop.sock_recv(self._connection, call.length - len(body))
+                    piece = await self._receive(call.length - len(body))
                     if not piece:
                         raise RequestError("the body ended before its length")
                     body += piece
@@ -150,8 +152,9 @@ class Visit:
                 piece = await self._ask(server, self._anew(call, body))
             if not piece:
                 raise _unreachable()
-            self.costs = self.costs or piece[9:12] in (b"401", b"403", b"404")
+            self.is_written = call.method not in READS or piece[9:12] in (b"401", b"403", b"404")
             while piece:
+                self.answered_bytes += len(piece)
                 await self._send(piece)
                 async with asyncio.timeout(SILENCE_S):
                     piece = await self._loop.sock_recv(server, PIECE)
@@ -183,6 +186,12 @@ class Visit:
         lines += [name.encode() + b": " + value for name, value in fields]
         return b"\r\n".join(lines) + heads.END + body
 
+    async def _receive(self, most: int) -> bytes:
+        self.pieces += 1
+        if self.pieces > MAX_PIECES:
+            raise RequestError(f"the request came in more than {MAX_PIECES} pieces")
+        return await self._loop.sock_recv(self._connection, most)
+
     async def _send(self, data: bytes) -> None:
         async with asyncio.timeout(SILENCE_S):
             await self._loop.sock_sendall(self._connection, data)
@@ -192,8 +201,9 @@ class Visit:
         with suppress(OSError, TimeoutError):
             self._connection.shutdown(socket.SHUT_WR)
             async with asyncio.timeout(LINGER_S):
-                while await self._loop.sock_recv(self._connection, PIECE):
-                    pass
+                for _ in range(LINGER_PIECES):
+                    if not await self._loop.sock_recv(self._connection, PIECE):
+                        return
 
 
 def parse(raw: bytes) -> Call:

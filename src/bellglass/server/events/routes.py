@@ -13,6 +13,7 @@ from bellglass.server.events.store import Selection
 from bellglass.server.events.stream import EventStream
 from bellglass.server.http.actions import Routes
 from bellglass.server.http.answers import page
+from bellglass.server.identity.access import check_follow
 from bellglass.server.sandboxes.service import labels_of
 from bellglass.server.services import principal_of, project_of, services_of
 
@@ -73,6 +74,8 @@ async def _answer(
 ) -> Response:
     if tail is not None and cursor is not None:
         raise InvalidRequest("tail: it excludes cursor", hint="leave one of them out", details={"field": "tail"})
+    if follow:
+        check_follow(principal_of(request))
     services, after = services_of(request), parse_cursor(cursor)
     if tail is not None:
         batch = await services.events.newest(selection, tail)

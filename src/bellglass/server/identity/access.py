@@ -40,5 +40,13 @@ def check_publish(principal: Principal, body: PutPort) -> None:
         )
 
 
+def check_follow(principal: Principal) -> None:
+    """Each who follows is a query for whatever happens to anybody. Raises Forbidden; nothing for a key."""
+    if principal.sandbox_id is not None:
+        raise _forbidden(
+            "event.list", "a sandbox's own identity can't do 'event.list' with follow", "ask again with `cursor`"
+        )
+
+
 def _forbidden(action: str, message: str, hint: str) -> Forbidden:
     return Forbidden(message, hint=hint, details={"action": action})
