@@ -284,6 +284,8 @@ def test_a_folder_that_is_missing_here_is_named(run: Callable[..., Done], tmp_pa
 
 
 def test_network(run: Callable[..., Done], fake: Any) -> None:
+    assert run("create").out and "identity" not in fake.bodies[-1]
+    assert run("create", "--no-identity").out and fake.bodies[-1]["identity"] is False
     made = run("create", "--preset", "pip", "--allow", "api.example.com:443", "--allow", "*.example.org").out.strip()
     assert fake.bodies[-1]["network"] == {"presets": ["pip"], "allow": ["api.example.com:443", "*.example.org"]}
     shown = run("network", made)
