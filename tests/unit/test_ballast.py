@@ -84,21 +84,22 @@ def test_the_journal_goes_on_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyP
         kept = Ballast.beside(file)
         assert kept.fill()
         journal = await Journal.open(file)
-        db = journal._db
-        assert db is not None
+        db = await journal._run(lambda db: db)  # to be used in its thread alone
         give = Ballast.give
+
+        def no_more_pages(db: sqlite3.Connection) -> None:
+            db.execute(f"pragma max_page_count = {db.execute('pragma page_count').fetchone()[0]}")
 
         def more_pages(self: Ballast) -> bool:
             return give(self) and db.execute("pragma max_page_count = 100000") is not None
 
         monkeypatch.setattr(Ballast, "give", more_pages)
-        pages = db.execute("pragma page_count").fetchone()[0]
-        db.execute(f"pragma max_page_count = {pages}")
+        await journal._run(no_more_pages)
         await journal.meta("key", "x" * 50_000)
         assert await journal.meta("key") == "x" * 50_000
         assert kept.held_bytes() == kept.size_bytes - PIECE_BYTES
         os.truncate(kept.path, 0)
-        db.execute(f"pragma max_page_count = {db.execute('pragma page_count').fetchone()[0]}")
+        await journal._run(no_more_pages)
         with pytest.raises(NoCapacity):
             await journal.meta("other", "x" * 50_000)
         assert await journal.meta("other") is None and await journal.meta("key") is not None
