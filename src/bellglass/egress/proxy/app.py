@@ -11,7 +11,7 @@ from ipaddress import IPv4Address, ip_address
 from typing import TYPE_CHECKING, Any
 
 from bellglass.egress.control import ControlServer, Document, Sandboxes
-from bellglass.egress.events import Events
+from bellglass.egress.events import Events, after_a_while
 from bellglass.egress.floor import Floor, parse_exceptions
 from bellglass.egress.loop import Loop, Task
 from bellglass.egress.policy import DENY, Policy
@@ -186,7 +186,7 @@ class Proxy(Sandboxes):
             config.get("resolv_conf", RESOLV_CONF),
         )
         self.names = Names(loop, config.get("names_socket", NAMES_SOCKET))
-        self.events = Events(publish)
+        self.events = Events(publish, later=after_a_while(loop))
         self.wards: dict[str, Ward] = {}
         self.connection_count = 0
         self.max_connections = int(config.get("max_connections", 512))

@@ -9,7 +9,7 @@ from typing import Any
 
 from bellglass.egress.control import ControlServer, Document, Sandboxes
 from bellglass.egress.daemon import Start
-from bellglass.egress.events import Events
+from bellglass.egress.events import Events, after_a_while
 from bellglass.egress.loop import Loop
 from bellglass.egress.policy import Policy
 from bellglass.egress.resolver.listeners import Listeners
@@ -36,7 +36,7 @@ class Resolver(Sandboxes):
         self.publish: Callable[[Document], None] = lambda event: None
         self._loop = loop
         self._clock = clock
-        self._events = Events(lambda event: self.publish(event), clock)
+        self._events = Events(lambda event: self.publish(event), clock, after_a_while(loop))
         self._zones: dict[str, Zone] = {}
         self._listeners: dict[str, Listeners] = {}
 

@@ -76,6 +76,9 @@ class Refusals:
             return
         waiting = self._waiting.setdefault(sandbox_id, _Waiting())
         waiting.left_out = min(waiting.left_out + _count(event.get("suppressed")), _MOST)
+        self._some.set()
+        if event.get("reason") is None:
+            return  # it only tells a count
         refusal = _cleaned(event)
         key = tuple(refusal[name] for name in ("protocol", "host", "address", "port", "reason", "rule"))
         if (known := waiting.refusals.get(key)) is not None:
@@ -84,7 +87,6 @@ class Refusals:
             waiting.refusals[key] = refusal
         else:
             waiting.left_out = min(waiting.left_out + 1, _MOST)
-        self._some.set()
 
     async def flush(self) -> bool:
         """Journal what waits; False when there is no room for it now. It waits on then, as a count."""
