@@ -7,13 +7,16 @@ MAKEFLAGS += --no-print-directory
 VENV := $(shell source scripts/lib.sh; printf '%s' "$$VENV")
 
 .NOTPARALLEL:
-.PHONY: help as-root setup setup-run agent template demo test test-long bench check clean venv-path
+.PHONY: help as-root setup setup-test setup-run agent template demo test test-long bench check clean venv-path
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 setup: ## system packages that are missing, and the venv
 	@scripts/setup.sh dev
+
+setup-test: ## the same and the browser of the tests
+	@scripts/setup.sh test
 
 # Before minutes of set-up that would end at the first mount.
 as-root:
@@ -31,10 +34,10 @@ template: as-root setup-run ## the base template (root)
 demo: as-root setup-run agent template ## a sandbox does a job through the SDK, with times (root)
 	@$(VENV)/bin/python examples/demo.py
 
-test: as-root setup agent template ## every test, one line per stage (root)
+test: as-root setup-test agent template ## every test, one line per stage (root)
 	@scripts/test.sh
 
-test-long: as-root setup agent template ## the same with what takes minutes, a long fuzz and a soak of 30 minutes (SOAK_MINUTES)
+test-long: as-root setup-test agent template ## the same with what takes minutes, a long fuzz and a soak of 30 minutes (SOAK_MINUTES)
 	@scripts/test.sh --long
 
 bench: as-root setup agent template ## the speed table, peers side by side (root)

@@ -1,20 +1,25 @@
 #!/usr/bin/env bash
-# setup.sh run|dev : fills the venv and what the system lacks. `run` is what the product and the demo need, `dev` adds
-# what the tests need. Done already means a second or less.
+# setup.sh run|dev|test : fills the venv and what the system lacks. `run` is what the product and the demo need, `dev`
+# adds the tools, `test` the browser of the tests (100 MB to fetch). Done already means a second or less.
 source "$(dirname "$0")/lib.sh"
 
 level=${1:-dev}
-[[ $level == run || $level == dev ]] || fail setup "unknown level '$level': run or dev"
+[[ $level == run || $level == dev || $level == test ]] || fail setup "unknown level '$level': run, dev or test"
 
 RUN_PACKAGES=(ca-certificates e2fsprogs iproute2 lxcfs mmdebstrap mount nftables procps python3 python3-venv runc util-linux)
 DEV_PACKAGES=(clang-14 gcc git golang-github-containers-common jq libc6-dev libclang-rt-14-dev llvm-14 make
     qemu-user-static shellcheck strace)
+TEST_PACKAGES=(chromium-headless-shell)
 
 packages=("${RUN_PACKAGES[@]}")
 extras=server
-if [[ $level == dev ]]; then
+if [[ $level != run ]]; then
     packages+=("${DEV_PACKAGES[@]}")
     extras=server,dev
+fi
+if [[ $level == test ]]; then
+    packages+=("${TEST_PACKAGES[@]}")
+    level=dev # the venv is the same
 fi
 
 missing_packages() {
