@@ -156,11 +156,11 @@ def test_a_marker_that_was_copied_out(stack: Stack, shared_box: Any) -> None:
     where = str(stack.data.identity_socket)
     with socket.socket(socket.AF_UNIX) as root:
         root.connect(where)
-        root.sendall(b"GET /v1/health HTTP/1.1\r\nHost: x\r\n\r\n")
         try:
+            root.sendall(b"GET /v1/health HTTP/1.1\r\nHost: x\r\n\r\n")
             assert root.recv(1000) == b"", "root is not the node"
-        except ConnectionResetError:
-            pass
+        except (ConnectionResetError, BrokenPipeError):
+            pass  # it may be thrown out before it has said a word
 
     connect = (
         "import socket, sys\n"
