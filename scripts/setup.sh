@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # setup.sh run|dev|test : fills the venv and what the system lacks. `run` is what the product and the demo need, `dev`
-# adds the tools, `test` the browser of the tests (100 MB to fetch). Done already means a second or less.
+# adds the tools, `test` the browser (100 MB to fetch) and the nginx of the tests. Done already means a second or less.
 source "$(dirname "$0")/lib.sh"
 
 level=${1:-dev}
@@ -13,12 +13,14 @@ TEST_PACKAGES=(chromium-headless-shell)
 
 packages=("${RUN_PACKAGES[@]}")
 extras=server
+wants_nginx=0
 if [[ $level != run ]]; then
     packages+=("${DEV_PACKAGES[@]}")
     extras=server,dev
 fi
 if [[ $level == test ]]; then
     packages+=("${TEST_PACKAGES[@]}")
+    wants_nginx=1
     level=dev # the venv is the same
 fi
 
@@ -49,6 +51,18 @@ install_packages() {
     logged apt-install apt-get install -y --no-install-recommends "${missing[@]}"
 }
 
+# Unpacked, not installed: its package would serve port 80 from now on.
+fetch_nginx() {
+    local folder=$BELLGLASS_CACHE/tools/nginx work
+    if [[ ! -x $folder/usr/sbin/nginx ]]; then
+        step nginx "into $folder"
+        mkdir -p "$folder"
+        work=$(mktemp -d)
+        (cd "$work" && logged nginx apt-get download nginx && dpkg --extract nginx_*.deb "$folder")
+        rm -rf "$work"
+    fi
+}
+
 fill_venv() {
     local wanted
     wanted=$(printf '%s %s %s' "$(hash_of "$CHECKOUT/pyproject.toml")" "$CHECKOUT" "$("$PYTHON" -V)")
@@ -75,6 +89,7 @@ fill_venv() {
 # apt first: it is what brings python3-venv.
 one_at_a_time
 install_packages
+[[ $wants_nginx == 0 ]] || fetch_nginx
 fill_venv
 # The daemons' users can't write into the checkout: without this each start of a daemon compiles its modules.
 "$VENV/bin/python" -m compileall -q "$CHECKOUT/src"
