@@ -180,17 +180,33 @@ def test_the_second_hello_is_read_as_well(rig: Rig, certificate: Path) -> None:
         asked_again = server.names
         assert set(asked_again) == {"a.test"}
         rig.events.clear()
-        with rig.sandboxes["sb1"].dial("a.test", 8443) as sock:
-            sock.sendall(hello("a.test"))
-            assert sock.recv(6)[5] == 2  # the server's hello, which wants another one
-            with pytest.raises(ConnectionResetError):
-                sock.sendall(b"\x14\x03\x03\0\1\1" + hello("b.test"))
-                while sock.recv(65536):
-                    pass
-        until(lambda: [event["reason"] for event in rig.events] == ["sni_mismatch"])
+        assert second_hello(rig, CHANGE + hello("b.test")) == "sni_mismatch"
+        # Servers go on behind a warning: what follows it is still the second hello.
+        for between in (WARNING, WARNING + CHANGE, CHANGE + WARNING * 2):
+            assert second_hello(rig, between + hello("b.test")) == "sni_mismatch"
+        # Some pass over records of kinds that they don't know.
+        assert second_hello(rig, HEARTBEAT + hello("b.test")) == "bad_hello"
         assert "b.test" not in server.names
     finally:
         server.close()
+
+
+CHANGE, WARNING = b"\x14\x03\x03\0\1\1", b"\x15\x03\x03\0\2\1\x5a"  # the alert user_canceled
+HEARTBEAT = b"\x18\x03\x03\0\3\1\0\0"
+
+
+def second_hello(rig: Rig, data: bytes) -> str:
+    """Why the connection was cut that sent these records where the server had asked for a second hello."""
+    rig.events.clear()
+    with rig.sandboxes["sb1"].dial("a.test", 8443) as sock:
+        sock.sendall(hello("a.test"))
+        assert sock.recv(6)[5] == 2  # the server's hello, which wants another one
+        with pytest.raises(ConnectionResetError):
+            sock.sendall(data)
+            while sock.recv(65536):
+                pass
+    until(lambda: len(rig.events) == 1)
+    return str(rig.events[0]["reason"])
 
 
 def test_the_second_hello_is_read_behind_early_data(rig: Rig) -> None:

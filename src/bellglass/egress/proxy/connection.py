@@ -219,6 +219,7 @@ class Connection:
         """A hello for this name, still not taken. Without a deadline it counts from the first byte. Raises Refused."""
         needed = tls.RECORD_HEADER
         seen = -1
+        reading = tls.Reading()
         try:
             while True:
                 try:
@@ -236,7 +237,7 @@ class Connection:
                     await self._loop.readable(self._client, deadline)
                     continue
                 seen = len(found)
-                hello = tls.parse(found)
+                hello = reading.go_on(found)
                 if isinstance(hello, tls.Hello):
                     break
                 needed = hello
@@ -308,11 +309,12 @@ class Connection:
 
     async def _send_tls(self) -> None:
         """A server that wants another key share has the client send a second hello, as readable as the first. Before
-        it may stand a change of cipher spec, and data where the first one announced that."""
+        it may stand a change of cipher spec, warnings, and data where the first one announced that. Records of other
+        kinds are refused: some servers pass over them, and read the hello behind."""
         assert self._upstream is not None
         hello = await self._look_at_hello(None)
         await relay.pump(self._loop, self._client, self._upstream, self.sent, hello.length)
-        passed = {tls.CHANGE_CIPHER_SPEC} | ({tls.APPLICATION_DATA} if hello.early_data else set())
+        passed = {tls.CHANGE_CIPHER_SPEC, tls.ALERT} | ({tls.APPLICATION_DATA} if hello.early_data else set())
         while True:
             await self._loop.breathe()
             try:
@@ -323,6 +325,8 @@ class Connection:
             if not start:
                 return
             if start[0] not in (tls.HANDSHAKE, *passed):
+                if start[0] != tls.APPLICATION_DATA:
+                    raise Refused("bad_hello")
                 break
             if len(start) <= tls.RECORD_HEADER:
                 if relay.at_end(self._client):

@@ -15,7 +15,7 @@ MAX_RECORD_BYTES = 2**14
 MAX_LOOK_BYTES = 2 * MAX_HELLO_BYTES
 """Of the stream, records' headers included: a hello in tiny fragments is no hello of an honest client."""
 
-HANDSHAKE, CHANGE_CIPHER_SPEC, APPLICATION_DATA = 22, 20, 23
+CHANGE_CIPHER_SPEC, ALERT, HANDSHAKE, APPLICATION_DATA = 20, 21, 22, 23
 CLIENT_HELLO = 1
 _SERVER_NAME, _EARLY_DATA = 0, 42
 _HOST_NAME = 0
@@ -63,32 +63,42 @@ class _Reader:
         return len(self._data) - self._at
 
 
-def parse(data: bytes | memoryview) -> Hello | int:
-    """The hello at the start of the stream, or how many bytes of the stream are needed to go on.
+class Reading:
+    """One hello, in a stream that grows: no record is read twice, however small they are."""
 
-    Raises BadHello, NoServerName.
-    """
-    message = bytearray()
-    at = 0
-    while True:
-        if len(data) < at + RECORD_HEADER:
-            _check_start(data[at:])
-            return _needed(at + RECORD_HEADER)
-        _check_start(data[at : at + RECORD_HEADER])
-        size = int.from_bytes(data[at + 3 : at + 5], "big")
-        if not 0 < size <= MAX_RECORD_BYTES:
-            raise BadHello(f"a record of {size} bytes")
-        end = at + RECORD_HEADER + size
-        message += data[at + RECORD_HEADER : end]
-        length = _message_length(message)
-        if length is not None and len(message) > length:
-            raise BadHello("something follows the hello in its record")
-        if len(data) < _needed(end):
-            return end
-        at = end
-        if length is not None and len(message) == length:
-            name, early_data = _read(bytes(message[4:]))
-            return Hello(name, at, early_data)
+    def __init__(self) -> None:
+        self._message = bytearray()
+        self._at = 0  # behind the last record that is whole
+
+    def go_on(self, data: bytes | memoryview) -> Hello | int:
+        """The hello at the start of the stream, or how many bytes of the stream are needed to go on. `data` is the
+        stream from its first byte, at least as long as at the last call. Raises BadHello, NoServerName."""
+        while True:
+            at = self._at
+            if len(data) < at + RECORD_HEADER:
+                _check_start(data[at:])
+                return _needed(at + RECORD_HEADER)
+            _check_start(data[at : at + RECORD_HEADER])
+            size = int.from_bytes(data[at + 3 : at + 5], "big")
+            if not 0 < size <= MAX_RECORD_BYTES:
+                raise BadHello(f"a record of {size} bytes")
+            end = at + RECORD_HEADER + size
+            fragment = data[at + RECORD_HEADER : end]
+            length = _message_length(self._message[:4] + fragment[:4])
+            if length is not None and len(self._message) + len(fragment) > length:
+                raise BadHello("something follows the hello in its record")
+            if len(data) < _needed(end):
+                return end
+            self._message += fragment
+            self._at = end
+            if length is not None and len(self._message) == length:
+                name, early_data = _read(bytes(self._message[4:]))
+                return Hello(name, end, early_data)
+
+
+def parse(data: bytes | memoryview) -> Hello | int:
+    """As `Reading.go_on`, at once."""
+    return Reading().go_on(data)
 
 
 def _needed(count: int) -> int:
