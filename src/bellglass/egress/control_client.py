@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import logging
 import select
 import socket
 from collections import deque
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from bellglass.egress.control import ControlError, Document, encode, receive, send
 
+log = logging.getLogger("bellglass.network")
 RETRY_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 """Waits between tries to connect; the last one repeats."""
 
@@ -53,6 +55,10 @@ class ControlClient:
                 self._usable.set()
                 await link.lost.wait()
             except ControlError:
+                attempt += 1
+            except Exception:
+                # Whatever one sandbox or a peer that was taken over does: the others' policies must get through.
+                log.exception("%s: what follows a connect failed, and is done again", self.path.name)
                 attempt += 1
             finally:
                 self._usable.clear()

@@ -300,6 +300,55 @@ def test_what_can_not_be_attached_is_tried_again(bench: Bench, monkeypatch: pyte
     asyncio.run(scenario())
 
 
+def test_a_sandbox_that_comes_while_a_daemon_is_told_of_the_others_is_attached_as_well(bench: Bench) -> None:
+    class Slow(Handle):
+        def __init__(self) -> None:
+            super().__init__()
+            self.begun, self.go_on = asyncio.Event(), asyncio.Event()
+
+        async def listeners(self, names: Collection[str] = LISTENERS) -> dict[str, socket.socket]:
+            self.begun.set()
+            await self.go_on.wait()
+            return await super().listeners(names)
+
+    async def scenario() -> None:
+        node, slow = bench.egress(), Slow()
+        await node.attach("sb1", slow, DENY, 1)
+        bench.begin()
+        await node.start()
+        await slow.begun.wait()
+        await asyncio.wait_for(node.attach("sb2", Handle(), DENY, 1), 20)  # it doesn't wait
+        slow.go_on.set()
+        await until(lambda: bench.all_hold(sb1=1, sb2=1))
+        await node.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_fault_in_one_sandbox_keeps_no_policy_from_the_others(bench: Bench) -> None:
+    """The connection goes on after whatever error, a bug of ours included."""
+
+    class Broken(Handle):
+        async def listeners(self, names: Collection[str] = LISTENERS) -> dict[str, socket.socket]:
+            if self.failures:
+                self.failures -= 1
+                raise RuntimeError("nobody expected it")
+            return await super().listeners(names)
+
+    async def scenario() -> None:
+        node, broken = bench.egress(), Broken()
+        broken.failures = 2
+        await node.attach("sb1", broken, DENY, 1)
+        await node.attach("sb2", Handle(), RULES, 1)
+        bench.begin()
+        await node.start()
+        await until(lambda: bench.all_hold(sb1=1, sb2=1))
+        await asyncio.wait_for(node.set_policy("sb2", DENY, 2), 20)
+        await node.close()
+
+    asyncio.run(scenario())
+
+
 def test_a_machine_of_an_earlier_release_has_no_network(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peer_module, "RETRY_S", 0.01)
 

@@ -164,10 +164,14 @@ class Peer:
                 except BellglassError as error:
                     self._again(one, error)
 
-        results = await asyncio.gather(*map(settle, list(self._table.values())), return_exceptions=True)
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
+        done: set[Attached] = set()
+        # Those that came meanwhile as well: nobody else attaches what did not wait for this connection.
+        while some_more := set(self._table.values()) - done:
+            done |= some_more
+            results = await asyncio.gather(*map(settle, some_more), return_exceptions=True)
+            for result in results:
+                if isinstance(result, BaseException):
+                    raise result
         log.info("%s is connected, and holds %d sandboxes", self.name, len(self._held))
 
     def _again(self, one: Attached, error: Exception) -> None:
