@@ -325,6 +325,32 @@ def test_a_sandbox_that_comes_while_a_daemon_is_told_of_the_others_is_attached_a
     asyncio.run(scenario())
 
 
+def test_an_attach_that_took_too_long_is_done_later(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(egress_module, "ATTACH_S", 0.1)
+    monkeypatch.setattr(peer_module, "RETRY_S", 0.02)
+
+    class Slow(Handle):
+        is_slow = True
+
+        async def listeners(self, names: Collection[str] = LISTENERS) -> dict[str, socket.socket]:
+            if self.is_slow:
+                await asyncio.Event().wait()
+            return await super().listeners(names)
+
+    async def scenario() -> None:
+        bench.begin()
+        node, slow = bench.egress(), Slow()
+        await node.start()
+        await node.attach("sb1", Handle(), RULES, 1)  # both are connected
+        await node.attach("sb2", slow, RULES, 1)
+        assert bench.all_hold(sb1=1)
+        slow.is_slow = False
+        await until(lambda: bench.all_hold(sb1=1, sb2=1))
+        await node.close()
+
+    asyncio.run(scenario())
+
+
 def test_a_fault_in_one_sandbox_keeps_no_policy_from_the_others(bench: Bench) -> None:
     """The connection goes on after whatever error, a bug of ours included."""
 

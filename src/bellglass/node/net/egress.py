@@ -79,6 +79,8 @@ class Egress:
                 await _all(*(peer.settled(one) for peer in peers))
         except TimeoutError:
             log.warning("sandbox %s gets its network later: proxy or resolver don't answer", sandbox_id)
+            for peer in peers:  # one that is only slow is connected: no connect will tell it
+                peer.settle_later(one)
         except (ControlError, BellglassError) as error:
             raise SandboxFailed(f"the network of {sandbox_id} can't be set up: {error}") from error
         finally:

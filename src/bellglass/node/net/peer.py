@@ -179,6 +179,11 @@ class Peer:
         if isinstance(error, NotFound):
             return  # a machine that was started without one, by an earlier release
 
+        self.settle_later(one)
+
+    def settle_later(self, one: Attached) -> None:
+        """Tried until it holds the sandbox, or the sandbox has gone."""
+
         async def later() -> None:
             await asyncio.sleep(RETRY_S)
             if self._table.get(one.sandbox_id) is one:
