@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from bellglass.egress.proxy import dns
+from bellglass.egress.proxy import dns, lookup
 from bellglass.testing.egress import WORLD, Rig, counted, until
 
 DEAD, SERVER = WORLD + "54", WORLD + "55"
@@ -171,6 +171,48 @@ def test_a_truncated_answer_is_asked_for_by_tcp(rig: Rig, server: Server, listen
     server.by_tcp = lambda query: []
     with counted(rig, "lookup_failed"):
         assert rig.sandboxes["sb1"].is_reset("longer.a.test", 22)
+
+
+def test_a_name_that_is_refused_meanwhile_is_asked_for_no_more(
+    rig: Rig, server: Server, listeners: dict[str, socket.socket]
+) -> None:
+    """Its query would be repeated to this server; a query tells the name to whoever owns it."""
+    sandbox = rig.sandboxes["sb1"]
+    with sandbox.dial("leak0.a.test", 22):
+        until(lambda: server.asked == 2)  # the repeat comes while it is allowed
+    with sandbox.dial("leak1.a.test", 22) as sock:
+        until(lambda: server.asked == 3)
+        try:
+            rig.policy("sb1", {"host": "*.b.test", "ports": [22]})
+            with pytest.raises(ConnectionResetError):
+                sock.recv(1)
+            with pytest.raises(AssertionError):
+                until(lambda: server.asked > 3, 2 * lookup.TRY_S)
+        finally:
+            rig.policy("sb1", {"host": "*.a.test", "ports": [22]})
+    server.answer = lambda query: [plain(query, WORLD + "10")]
+    reaches(rig, "leak1.a.test", listeners[WORLD + "10"])
+
+
+def test_who_is_cut_off_ends_no_lookup_of_others(rig: Rig, server: Server, listeners: dict[str, socket.socket]) -> None:
+    go_on = threading.Event()
+
+    def answers(query: bytes) -> list[bytes]:
+        go_on.wait(20)
+        return [plain(query, WORLD + "10")]
+
+    server.answer = answers
+    rig.attach("sb2", {"host": "*.a.test", "ports": [22]})
+    with rig.sandboxes["sb2"].dial("both.a.test", 22) as first:
+        until(lambda: server.asked == 1)
+        with rig.sandboxes["sb1"].dial("both.a.test", 22):
+            until(lambda: rig.counters("sb1")["open"] == 1)
+            rig.policy("sb2", {"host": "*.b.test", "ports": [22]})
+            with pytest.raises(ConnectionResetError):
+                first.recv(1)
+            go_on.set()
+            listeners[WORLD + "10"].accept()[0].close()
+            assert server.asked == 1
 
 
 def test_an_answer_is_kept_for_its_time_and_no_longer(

@@ -13,7 +13,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from time import monotonic
 
-from bellglass.egress.loop import Loop, Signal
+from bellglass.egress.loop import Loop, Signal, Task
 from bellglass.egress.policy import is_name
 from bellglass.egress.proxy import dns
 from bellglass.egress.proxy.dns import AAAA, A, Answer, BadAnswer, ServerFailure, Truncated
@@ -94,10 +94,12 @@ def parse_servers(text: str) -> list[Address]:
 
 
 class _Pending:
-    __slots__ = ("answer", "asker", "done", "error")
+    __slots__ = ("answer", "asker", "done", "error", "task", "waiting")
 
     def __init__(self, loop: Loop, asker: str) -> None:
         self.asker = asker
+        self.task: Task | None = None
+        self.waiting = 0
         self.done = Signal(loop)
         self.answer: tuple[Address, ...] = ()
         self.error = "no answer"
@@ -130,10 +132,20 @@ class Lookup:
             if self._has_room_for(sandbox):
                 pending = self._pending[name] = _Pending(self._loop, sandbox)
                 # A task of its own: who asked first may be cut off while others still wait.
-                self._loop.spawn(self._ask(name, pending), sandbox)
+                pending.task = self._loop.spawn(self._ask(name, pending), sandbox)
                 break
             await self._loop.sleep(0.02)
-        await pending.done.wait()
+        pending.waiting += 1
+        try:
+            await pending.done.wait()
+        finally:
+            pending.waiting -= 1
+            if not pending.waiting and not pending.done.is_set:
+                # Maybe another policy refuses the name: not one more query may tell it.
+                assert pending.task is not None
+                pending.task.cancel()
+                if self._pending.get(name) is pending:  # the task had not begun
+                    del self._pending[name]
         if not pending.answer:
             raise LookupFailed(f"{name}: {pending.error}")
         return pending.answer
