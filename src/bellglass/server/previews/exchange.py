@@ -19,7 +19,6 @@ from bellglass.server.previews.wire import Wire
 
 STALL_S = 300.0
 _FRAMING = (b"content-length", b"transfer-encoding")
-_NOT_IN_TRAILERS = (*_FRAMING, b"host", b"cookie", b"authorization", b"trailer", b"x-bellglass-token")
 
 
 class Framing(NamedTuple):
@@ -220,7 +219,7 @@ def _chunk(item: bytes | Headers) -> bytes:
     """A piece of a body as a chunk, or the end with its trailers."""
     if isinstance(item, bytes):
         return b"%x\r\n%b\r\n" % (len(item), item)
-    trailers = head.without(item, _NOT_IN_TRAILERS)
+    trailers = head.without(item, head.NOT_IN_TRAILERS)
     return b"0\r\n" + b"".join(b"%b: %b\r\n" % field for field in trailers) + b"\r\n"
 
 

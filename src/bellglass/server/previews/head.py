@@ -15,7 +15,14 @@ MAX_HEAD_BYTES = 64 * 1024
 MAX_FIELDS = 256
 HOP_BY_HOP = frozenset({b"connection", b"keep-alive", b"proxy-connection", b"te", b"upgrade", b"http2-settings"})
 # What a Connection header may not take away from a message.
-_END_TO_END = frozenset({b"host", b"content-length", b"transfer-encoding", b"cookie", b"authorization", b"date"})
+_END_TO_END = frozenset({
+    b"host", b"content-length", b"transfer-encoding", b"cookie", b"authorization", b"date", b"set-cookie",
+    b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host",
+})  # fmt: skip
+NOT_IN_TRAILERS = frozenset({
+    b"content-length", b"transfer-encoding", b"host", b"cookie", b"authorization", b"trailer", b"x-bellglass-token",
+    b"forwarded", b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host", b"x-forwarded-port", b"x-real-ip",
+})  # fmt: skip
 _TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
 _TARGET = re.compile(rb"/[\x21-\x7e\x80-\xff]*|\*")

@@ -29,6 +29,11 @@ MAX_HEADER_BYTES = 64 * 1024
 UNSENT_BYTES = 64 * 1024
 MAX_UNSENT_BYTES = 1024 * 1024
 LAST_WORDS_S = 1.0
+READ_BYTES = 16 * 1024
+"""Read at once: it may be two thousand frames that say nothing, and others wait meanwhile."""
+HEADER_TABLE_BYTES = 4096
+"""What is remembered of headers that were sent, however much the peer would keep."""
+_JOIN_BELOW_BYTES = 16 * 1024
 _HEADERS = (events.ResponseReceived, events.InformationalResponseReceived, events.TrailersReceived)
 
 
@@ -44,7 +49,7 @@ class Item(NamedTuple):
     """Of a stream, in order: `headers` (1xx ones too), `data`, and `end` on the last."""
 
     headers: Headers | None
-    data: bytes
+    data: bytes | bytearray
     flow_bytes: int
     end: bool
 
@@ -157,7 +162,11 @@ class Endpoint:
     def open(self, headers: Headers, *, end: bool) -> Stream:
         stream = Stream(self._connection.get_next_available_stream_id())
         self.streams[stream.id] = stream
-        self.headers(stream, headers, end=end)
+        try:
+            self.headers(stream, headers, end=end)
+        except BaseException:
+            del self.streams[stream.id]
+            raise
         return stream
 
     def headers(self, stream: Stream, headers: Headers, *, end: bool) -> None:
@@ -169,7 +178,7 @@ class Endpoint:
         stream.ended_out = end
         self._collect()
 
-    async def data(self, stream: Stream, data: bytes) -> None:
+    async def data(self, stream: Stream, data: bytes | bytearray) -> None:
         """Waits for the peer's windows, and for what is unsent."""
         view = memoryview(data)
         while view:
@@ -227,12 +236,13 @@ class Endpoint:
 
     async def _read(self) -> None:
         while True:
-            data = await self._source.some()
+            data = await self._source.some(READ_BYTES)
             if not data:
                 raise Cut
             try:
                 for event in self._connection.receive_data(data):
                     self._on_event(event)
+                self._bound_header_table()
                 self._collect()
             except (ProtocolError, BadHead) as error:
                 self._unsent += self._connection.data_to_send()  # GOAWAY
@@ -240,6 +250,16 @@ class Endpoint:
                     async with asyncio.timeout(LAST_WORDS_S):
                         await self._flush_rest()
                 raise BadHead(f"broken HTTP/2: {error}") from None
+            await asyncio.sleep(0)  # what was read already comes without waiting: others are to have their turn
+
+    def _bound_header_table(self) -> None:
+        """The library takes any size that the peer names, and keeps all changes of it until it next sends headers."""
+        encoder = self._connection.encoder
+        if encoder.table_size_changes:
+            least = min(encoder.table_size_changes)
+            encoder.header_table_size = size = min(encoder.header_table_size, HEADER_TABLE_BYTES)
+            encoder.table_size_changes = [min(least, size), size]
+            encoder.header_table.resized = True  # a size that was set twice counts as no change, and is not told
 
     def _on_event(self, event: events.Event) -> None:
         if isinstance(event, events.RequestReceived):
@@ -291,7 +311,14 @@ class Endpoint:
             return False
         stream.ended_in |= item.end
         if item.headers is not None or item.data or item.flow_bytes or item.end:
-            stream.items.append(item)
+            last = stream.items[-1] if stream.items else None
+            if last is not None and last.headers is item.headers is None and len(last.data) < _JOIN_BELOW_BYTES:
+                # Frames of single bytes as items of their own would cost a hundredfold in memory.
+                joined = last.data if isinstance(last.data, bytearray) else bytearray(last.data)
+                joined += item.data
+                stream.items[-1] = Item(None, joined, last.flow_bytes + item.flow_bytes, item.end)
+            else:
+                stream.items.append(item)
             stream.readable.set()
         return True
 

@@ -8,8 +8,9 @@ connection to one port share one connection to the program. Nothing is translate
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 
 import structlog
 from h2.errors import ErrorCodes
@@ -19,12 +20,15 @@ from bellglass.link import LinkStream
 from bellglass.server.ports.store import Publication
 from bellglass.server.previews import access, head, pages
 from bellglass.server.previews.head import BadHead, Headers, Request
-from bellglass.server.previews.house import House, outward
+from bellglass.server.previews.house import House, Stay, outward
 from bellglass.server.previews.http2 import LAST_WORDS_S, Endpoint, Reset, Stream
 from bellglass.server.previews.source import Cut, LinkSource
 from bellglass.server.previews.wire import Wire
 
 IDLE_S = 75.0
+ANSWER_S = 10.0
+"""Who gives no window for a refusal or a redirect has so long to take it."""
+MAX_IDLE_UPSTREAMS = 4
 RESETS_BEFORE_WORK = 200
 """Streams that a visitor may give up beyond those that it saw to their end."""
 log = structlog.get_logger("bellglass.previews")
@@ -69,10 +73,12 @@ class Http2Visit:
         self._dialing: dict[tuple[str, int], asyncio.Lock] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._idle_timer: asyncio.TimerHandle | None = None
+        self._inside = 0
         self._resets = 0
         self._finished = 0
 
     async def run(self) -> None:
+        self._idle()
         self._fell_idle()
         try:
             await self._endpoint.run(ConnectionResetError("the visitor has gone"))
@@ -90,25 +96,36 @@ class Http2Visit:
     # --- streams ----------------------------------------------------------------------------------------
 
     def _requested(self, stream: Stream) -> None:
-        if not self._tasks:
-            self._busy()
-            if self._idle_timer is not None:
-                self._idle_timer.cancel()
+        if not self._tasks and self._idle_timer is not None:
+            self._idle_timer.cancel()
         task = asyncio.create_task(self._stream(stream), name="previews:stream")
         self._tasks.add(task)
-        task.add_done_callback(self._stream_done)
+        task.add_done_callback(partial(self._stream_done, stream))
 
-    def _stream_done(self, task: asyncio.Task[None]) -> None:
+    def _stream_done(self, stream: Stream, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        self._finished += 1
+        self._finished += not stream.was_reset
         if not self._tasks:
             self._fell_idle()
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a stream failed", exc_info=error)
             self._wire.abort()
 
+    @contextmanager
+    def _let_in(self) -> Iterator[None]:
+        """A stream that was let in is under way. Those that were not keep no connection from giving way."""
+        self.admitted = True
+        self._inside += 1
+        if self._inside == 1:
+            self._busy()
+        try:
+            yield
+        finally:
+            self._inside -= 1
+            if not self._inside:
+                self._idle()
+
     def _fell_idle(self) -> None:
-        self._idle()
         self._idle_timer = asyncio.get_running_loop().call_later(IDLE_S, self._give_up)
 
     def _give_up(self) -> None:
@@ -156,13 +173,12 @@ class Http2Visit:
             # The browser takes another connection then, on which it is offered HTTP/1 alone.
             await self._answer(stream, (421, [(b"Content-Length", b"0")], b""))
             return
-        self.admitted = True
-        with self._house.stay(publication, used, self._wire.abort) as stay:
+        with self._let_in(), self._house.stay(publication, used, self._wire.abort) as stay:
             try:
                 async with asyncio.timeout(stay.left_s):
                     upstream = await self._upstream(publication)
                     inward = self._house.inward(publication, shown.request, self._wire.peer)
-                    await self._relay(stream, upstream.endpoint, inward, outward(publication), begun)
+                    await self._relay(stream, upstream.endpoint, inward, stay, begun)
             except TimeoutError:
                 raise self._house.expired(publication) from None
 
@@ -172,7 +188,12 @@ class Http2Visit:
         fields = [(b":status", b"%d" % status), *_lower(headers)]
         self._endpoint.headers(stream, fields, end=not body)
         if body:
-            await self._endpoint.data(stream, body)
+            try:
+                async with asyncio.timeout(ANSWER_S):
+                    await self._endpoint.data(stream, body)
+            except TimeoutError:
+                self._endpoint.close(stream, ErrorCodes.CANCEL)
+                raise Reset(ErrorCodes.CANCEL) from None
             self._endpoint.end(stream)
 
     async def _upstream(self, publication: Publication) -> Upstream:
@@ -182,19 +203,20 @@ class Http2Visit:
             for upstream in several:
                 if upstream.endpoint.has_room:
                     return upstream
-            for upstream in [each for each in several if each.endpoint.going_away and not each.endpoint.streams]:
+            unused = [each for each in several if not each.endpoint.streams]
+            for upstream in [each for each in unused if each.endpoint.going_away] or unused[MAX_IDLE_UPSTREAMS - 1 :]:
                 several.remove(upstream)
                 await upstream.close()
             several.append(Upstream(await self._house.dial(publication, self._wire.gone)))
             return several[-1]
 
     async def _relay(
-        self, stream: Stream, program: Endpoint, request: Request, more: Headers, begun: list[bool]
+        self, stream: Stream, program: Endpoint, request: Request, stay: Stay, begun: list[bool]
     ) -> None:
-        given = {name: value for name, value in stream.request or [] if name.startswith(b":")}
+        scheme = self._house.scheme_of(stay.publication)
         fields = [
             (b":method", request.method),
-            (b":scheme", given[b":scheme"]),
+            (b":scheme", scheme.encode()),
             (b":authority", request.get(b"host") or b""),
             (b":path", request.target),
             *_lower(head.without(request.headers, (b"host",))),
@@ -212,7 +234,7 @@ class Http2Visit:
                     status = next((value for name, value in headers if name == b":status"), None)
                     if status is not None and not status.startswith(b"1"):
                         begun[0] = True
-                        headers = [*headers, *_lower(more)]
+                        headers = [*headers, *_lower(outward(stay.publication))]
                     self._endpoint.headers(stream, headers, end=item.end)
                     if item.end:
                         break
@@ -240,7 +262,7 @@ class Http2Visit:
             while True:
                 item = await stream.next()
                 if item.headers is not None:
-                    program.headers(other, item.headers, end=True)
+                    program.headers(other, head.without(item.headers, head.NOT_IN_TRAILERS), end=True)
                     return
                 await program.data(other, item.data)
                 self._endpoint.taken(stream, item.flow_bytes)
