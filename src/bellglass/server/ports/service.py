@@ -81,7 +81,7 @@ class Ports:
             return before, after
 
         before, after = await self._writer.run(write)
-        if before is not None and (before.visibility, before.address) != (after.visibility, after.address):
+        if before is not None:
             self.on_taken(sandbox_id, port)
         if after.address or (before is not None and before.address):
             failed = await self.serve_addresses()

@@ -28,13 +28,21 @@ def take(request: Request, scheme: str) -> Shown:
     target, in_query = _from_query(request.target)
     headers, in_cookies = _from_cookies(request.headers, COOKIES[scheme].encode())
     in_header = [value for name, value in headers if name.lower() == TOKEN_HEADER]
-    headers = without(headers, (TOKEN_HEADER,))
+    headers = [_without_token(field) for field in without(headers, (TOKEN_HEADER,))]
     return Shown(
         request._replace(target=target, headers=headers),
         in_query,
         [value.decode("latin-1") for value in in_header],
         in_cookies,
     )
+
+
+def _without_token(field: tuple[bytes, bytes]) -> tuple[bytes, bytes]:
+    """A page that was asked for with the token in its URL, by POST, names that URL as Referer of all it loads."""
+    name, value = field
+    if name.lower() == b"referer" and TOKEN_PARAMETER in unquote_plus(value.decode("latin-1")):
+        value = value.partition(b"?")[0]
+    return name, value
 
 
 def cookie(scheme: str, value: str, left_s: int) -> bytes:

@@ -156,7 +156,9 @@ class Exchange:
         headers = head.end_to_end(response.headers)
         if response.status == 204:
             headers = head.without(headers, _FRAMING)
-        elif not bodiless:
+        elif bodiless:
+            headers = head.without(headers, _FRAMING if is_chunked else (b"transfer-encoding",))
+        else:
             headers = head.without(headers, _FRAMING)
             if as_chunks:
                 headers.append((b"Transfer-Encoding", b"chunked"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -12,6 +13,7 @@ from bellglass.errors import (
     AgentLost,
     BellglassError,
     Conflict,
+    LimitExceeded,
     NodeUnavailable,
     NotFound,
     PortUnreachable,
@@ -45,6 +47,19 @@ class Stay:
         self.publication = publication
         self.used = used
         self.cut = cut
+        self._bound: asyncio.Timeout | None = None
+
+    def bounded(self) -> asyncio.Timeout:
+        """Ends with TimeoutError when its right ends."""
+        self._bound = asyncio.timeout(self.left_s)
+        return self._bound
+
+    def goes_on(self, now: Publication) -> None:
+        """Published anew, perhaps for another time."""
+        self.publication = now
+        if self._bound is not None and not self._bound.expired():
+            left_s = self.left_s
+            self._bound.reschedule(None if left_s is None else asyncio.get_running_loop().time() + left_s)
 
     @property
     def left_s(self) -> float | None:
@@ -63,11 +78,16 @@ class Stay:
 class House:
     """What all visits share."""
 
-    def __init__(self, ports: Ports, cluster: ClusterEngine, trusted_proxies: Sequence[Network]) -> None:
+    def __init__(
+        self, ports: Ports, cluster: ClusterEngine, trusted_proxies: Sequence[Network], most_of_project: int
+    ) -> None:
+        """`most_of_project`: connections on which its ports may be visited at once."""
         self.ports = ports
         self._cluster = cluster
         self._trusted_proxies = trusted_proxies
         self._stays: dict[tuple[str, int], set[Stay]] = {}
+        self._most_of_project = most_of_project
+        self._of_project: dict[str, Counter[Callable[[], None]]] = {}
 
     def published(self, authority: bytes) -> Publication:
         """What a Host names. Raises the same NotFound for whatever is not there."""
@@ -114,9 +134,17 @@ class House:
 
     @contextmanager
     def stay(self, publication: Publication, used: Pass | None, cut: Callable[[], None]) -> Iterator[Stay]:
-        """While a request is under way. Raises SandboxGone or Conflict when its sandbox does not run."""
+        """While a request is under way. Raises SandboxGone or Conflict when its sandbox does not run, LimitExceeded:
+        programs that never answer must not take all connections from others' visitors."""
         if publication.state != State.RUNNING:
             raise _not_running(publication)
+        connections = self._of_project.setdefault(publication.project_id, Counter())
+        if cut not in connections and len(connections) >= self._most_of_project:
+            raise LimitExceeded(
+                f"ports of this project are visited on {self._most_of_project} connections, which is the most",
+                hint="try again when some have ended",
+            )
+        connections[cut] += 1
         stay, key = Stay(publication, used, cut), (publication.sandbox_id, publication.port)
         self._stays.setdefault(key, set()).add(stay)
         try:
@@ -125,6 +153,11 @@ class House:
             self._stays[key].discard(stay)
             if not self._stays[key]:
                 del self._stays[key]
+            connections[cut] -= 1
+            if not connections[cut]:
+                del connections[cut]
+            if not connections:
+                self._of_project.pop(publication.project_id, None)
 
     def check(self, sandbox_id: str, port: int) -> None:
         """Something was taken from the visitors of this port: those that it was taken from are cut."""
@@ -132,7 +165,9 @@ class House:
         if stays:
             now = self.ports.still(sandbox_id, port)
             for stay in list(stays):
-                if not stay.holds(now):
+                if now is not None and stay.holds(now):
+                    stay.goes_on(now)
+                else:
                     stay.cut()
 
     def expired(self, publication: Publication) -> BellglassError:

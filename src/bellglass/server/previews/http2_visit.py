@@ -165,7 +165,7 @@ class Http2Visit:
         publication = self._house.published(request.get(b"host") or b"")
         shown = access.take(request, self._house.scheme_of(publication))
         used = await self._house.admit(publication, shown)
-        if used is not None and shown.in_query and request.method in (b"GET", b"HEAD"):
+        if shown.in_query and request.method in (b"GET", b"HEAD"):
             location, set_cookie = self._house.moved_to(publication, shown.request.target, used)
             await self._answer(stream, pages.parts_of_move(location, set_cookie))
             return
@@ -175,7 +175,7 @@ class Http2Visit:
             return
         with self._let_in(), self._house.stay(publication, used, self._wire.abort) as stay:
             try:
-                async with asyncio.timeout(stay.left_s):
+                async with stay.bounded():
                     upstream = await self._upstream(publication)
                     inward = self._house.inward(publication, shown.request, self._wire.peer)
                     await self._relay(stream, upstream.endpoint, inward, stay, begun)
@@ -210,9 +210,7 @@ class Http2Visit:
             several.append(Upstream(await self._house.dial(publication, self._wire.gone)))
             return several[-1]
 
-    async def _relay(
-        self, stream: Stream, program: Endpoint, request: Request, stay: Stay, begun: list[bool]
-    ) -> None:
+    async def _relay(self, stream: Stream, program: Endpoint, request: Request, stay: Stay, begun: list[bool]) -> None:
         scheme = self._house.scheme_of(stay.publication)
         fields = [
             (b":method", request.method),

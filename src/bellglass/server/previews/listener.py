@@ -74,8 +74,8 @@ class Previews:
         if self._tls is not None:
             self._tls.sni_callback = self._alpn
         networks = [ipaddress.ip_network(text) for text in settings["previews.trusted_proxies"]]
-        self._house = House(ports, cluster, networks)
         self._counted = Connections(limit_for(settings["previews.max_connections"]))
+        self._house = House(ports, cluster, networks, max(self._counted.limit // 2, 1))
         self._servers: dict[str, asyncio.Server] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._wires: set[Wire] = set()

@@ -69,13 +69,13 @@ class Visit:
         publication = self._house.published(request.get(b"host") or b"")
         shown = access.take(request, self._house.scheme_of(publication))
         used = await self._house.admit(publication, shown)
-        if used is not None and shown.in_query and request.method in (b"GET", b"HEAD") and upgrade_of(request) is None:
+        if shown.in_query and request.method in (b"GET", b"HEAD") and upgrade_of(request) is None:
             return await self._hand_over(publication, shown, used)
         self.admitted = True
         exchange = None
         try:
             with self._house.stay(publication, used, self.wire.abort) as stay:
-                async with asyncio.timeout(stay.left_s), await self._house.dial(publication, self.wire.gone) as stream:
+                async with stay.bounded(), await self._house.dial(publication, self.wire.gone) as stream:
                     inward = self._house.inward(publication, shown.request, self.wire.peer)
                     exchange = Exchange(self.wire, stream, inward, outward(publication))
                     return await exchange.run()
@@ -97,7 +97,7 @@ class Visit:
                 ms=round((time.perf_counter() - began) * 1000, 2),
             )
 
-    async def _hand_over(self, publication: Publication, shown: Shown, used: Pass) -> bool:
+    async def _hand_over(self, publication: Publication, shown: Shown, used: Pass | None) -> bool:
         """302 to the URL without the token, with a cookie unless the visitor has one."""
         location, set_cookie = self._house.moved_to(publication, shown.request.target, used)
         keep = _has_no_body(shown.request) and not _closes(shown.request)
