@@ -240,3 +240,34 @@ def test_over_tls_it_is_offered_where_the_program_speaks_it(tmp_path: Path, serv
                 assert grpc_channel.unary_unary("/t.T/Echo")(b"over tls", timeout=WAIT_S) == b"over tls"
     finally:
         harness.stop()
+
+
+def test_trailers_and_the_scheme_are_not_the_visitors_to_choose(harness: Harness, api: httpx2.Client, raw: Raw) -> None:
+    seen: list[tuple[str, str]] = []
+
+    def keep(connection: socket.socket, head: bytes) -> None:
+        http = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False, header_encoding="latin-1"))
+        http.initiate_connection()
+        data = head
+        while data:
+            for event in http.receive_data(data):
+                if isinstance(event, (h2.events.RequestReceived, h2.events.TrailersReceived)):
+                    seen.extend(event.headers)
+                if isinstance(event, h2.events.StreamEnded):
+                    http.send_headers(event.stream_id, [(":status", "204")], end_stream=True)
+            connection.sendall(http.data_to_send())
+            data = connection.recv(65536)
+
+    with program(keep) as made:
+        site = Site(harness, api, made.port)
+        token = site.token()["token"]
+        stream = raw.http.get_next_available_stream_id()
+        fields = [(":method", "POST"), (":scheme", "evil"), (":authority", site.host), (":path", "/")]
+        raw.http.send_headers(stream, [*fields, ("x-bellglass-token", token)])
+        raw.http.send_data(stream, b"x")
+        trailers = [("checksum", "1"), ("x-bellglass-token", token), ("x-forwarded-for", "10.0.0.1")]
+        raw.http.send_headers(stream, trailers, end_stream=True)
+        raw.flush()
+        assert raw.status(stream)[0] == 204
+    assert ("checksum", "1") in seen and (":scheme", "http") in seen
+    assert "x-bellglass-token" not in dict(seen) and ("x-forwarded-for", "10.0.0.1") not in seen
