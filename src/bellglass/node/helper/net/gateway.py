@@ -201,7 +201,8 @@ def remove(data: DataDir, sandbox_id: str, deadline: float) -> None:
 @contextmanager
 def _folder(data: DataDir) -> Iterator[Path]:
     """By one operation at a time: the last one out takes the mount away that the next one in makes."""
-    lock = os.open(data.run_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    # A folder that root alone may open: whoever could open it could hold the lock for ever.
+    lock = os.open(data.sandboxes_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield data.gateways_dir
