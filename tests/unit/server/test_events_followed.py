@@ -126,9 +126,13 @@ def test_the_command_line_shows_what_was_refused(harness: Harness, box: Sandbox,
 
 
 def test_the_command_line_follows(harness: Harness, box: Sandbox, key: str) -> None:
-    following = Command(harness, key, "events", "-f", "-n", "0", "--type", "egress.refused")
+    tell(harness, box.id, "before.example")
+    harness.until(lambda: len(list(box.events(types=["egress.refused"]))) == 1)
+    following = Command(harness, key, "events", "-f", "-n", "1", "--type", "egress.refused")
     try:
         assert following.line().split()[0] == "TIME"
+        # What comes is followed from here on.
+        assert "before.example:443" in following.line()
         tell(harness, box.id, "now.example")
         assert "now.example:443" in following.line()
     finally:

@@ -255,13 +255,16 @@ def test_when_all_connections_are_taken_idle_ones_give_way_and_busy_ones_do_not(
             api = harness.project("p1")
             busy, other = public(harness, api, stuck.port), public(harness, harness.project("p2"), stuck.port)
             site = public(harness, harness.project("p3"), shown.port)
-            idle = [owned.enter_context(site.visitor()) for _ in range(20)]
-            assert idle[-1].ask("/").status == 200
-            assert idle[0].ended(), "the oldest one that waits made room"
-            waiting = [owned.enter_context(each.visitor()) for each in [busy, other] * 4]
-            for visitor in waiting:
-                visitor.send(visitor.request("/"))
-            harness.until(lambda: len(stuck.heads) == 8)
+            with ExitStack() as waiting_ones:
+                idle = [waiting_ones.enter_context(site.visitor()) for _ in range(20)]
+                assert idle[-1].ask("/").status == 200
+                assert idle[0].ended(), "the oldest one that waits made room"
+            # One after the other: who has asked for nothing yet gives way to who comes.
+            waiting = []
+            for number, each in enumerate([busy, other] * 4, start=1):
+                waiting.append(owned.enter_context(each.visitor()))
+                waiting[-1].send(waiting[-1].request("/"))
+                harness.until(lambda number=number: len(stuck.heads) == number)
             refused = site.visitor()
             with refused:
                 assert refused.read().status == 503

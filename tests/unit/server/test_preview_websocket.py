@@ -84,7 +84,9 @@ BAD = {
     "close with a bad reason": close(1000, b"\xff"),
     "a ping after the close": close(1000) + frame(PING, b"late"),
 }
-CASES = {name: sent + BYE for name, sent in GOOD.items()} | BAD
+# Its echo says that those of all messages before it are under way: a close behind them would race with them.
+MARK = b"all said"
+CASES = {name: sent + frame(TEXT, MARK) for name, sent in GOOD.items()} | BAD
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +114,7 @@ def site(harness: Harness, api: httpx2.Client, peer: int) -> Site:
 
 
 def said_to(port: int, host: str, sent: bytes, *, at_once: int = 1 << 20) -> bytes:
-    """All that the peer says after the handshake, up to its end."""
+    """All that the peer says after the handshake, up to its end; the echo of a MARK is answered with a close."""
     request = (
         f"GET /echo HTTP/1.1\r\nHost: {host}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
         f"Sec-WebSocket-Key: {KEY}\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: second\r\n"
@@ -127,8 +129,14 @@ def said_to(port: int, host: str, sent: bytes, *, at_once: int = 1 << 20) -> byt
                 pass
             sending = threading.Thread(target=send, args=(connection, sent, at_once))
             sending.start()
+            said, mark = b"", frame(TEXT, MARK, masked=False)
             try:
-                return file.read()
+                while more := file.read1():
+                    said += more
+                    if said.endswith(mark):
+                        sending.join()
+                        connection.sendall(BYE)
+                return said
             finally:
                 sending.join()
 
@@ -146,7 +154,7 @@ def test_as_if_it_were_direct(harness: Harness, site: Site, peer: int, name: str
 
 
 def test_byte_by_byte(harness: Harness, site: Site, peer: int) -> None:
-    sent = frame(TEXT, UTF8, last=False) + frame(PING, b"in") + frame(0, b"b" * 126) + BYE
+    sent = frame(TEXT, UTF8, last=False) + frame(PING, b"in") + frame(0, b"b" * 126) + frame(TEXT, MARK)
     direct = said_to(peer, site.host, sent)
     assert frame(PONG, b"in", masked=False) in direct
     assert said_to(harness.previews_port, site.host, sent, at_once=1) == direct
