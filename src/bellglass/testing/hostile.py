@@ -79,6 +79,7 @@ def flood(link):
     if KIND == "hangups":
         link.shutdown(socket.SHUT_RDWR)
 taken = False
+print("ready", flush=True)
 while True:
     link = dial()
     try:
@@ -98,7 +99,8 @@ def take_over(box: Any, kind: str) -> None:
     if kind not in KINDS:
         raise ValueError(f"{kind!r} is none of {', '.join(KINDS)}")
     box.files.write_text("/tmp/agent.py", _PROGRAM)
-    box.start(["sudo", "python3", "/tmp/agent.py", kind, HIJACKED])
+    # It must be dialing before the node is back, or the sandbox's own agent is the first.
+    next(iter(box.start(["sudo", "python3", "/tmp/agent.py", kind, HIJACKED]).output()))
 
 
 def wait_taken(box: Any) -> None:

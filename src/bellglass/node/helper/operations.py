@@ -78,7 +78,7 @@ def _cpu_ids(value: Any) -> bool:
 def _lease(context: Context, request: Mapping[str, Any]) -> Mapping[str, Any]:
     sandbox_id = request["sandbox_id"]
     # First, so that there is something to hold the lock on.
-    context.data.sandboxes_dir.mkdir(mode=0o755, exist_ok=True)
+    context.data.sandboxes_dir.mkdir(mode=0o711, exist_ok=True)
     context.data.sandbox_dir(sandbox_id).mkdir(mode=0o700, exist_ok=True)
     with locked(context, sandbox_id, TIMEOUT_S):
         index = uids.lease(context.installation, sandbox_id)

@@ -202,6 +202,7 @@ def remove(data: DataDir, sandbox_id: str, deadline: float) -> None:
 def _folder(data: DataDir) -> Iterator[Path]:
     """By one operation at a time: the last one out takes the mount away that the next one in makes."""
     # A folder that root alone may open: whoever could open it could hold the lock for ever.
+    data.sandboxes_dir.mkdir(mode=0o711, exist_ok=True)
     lock = os.open(data.sandboxes_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
