@@ -118,6 +118,14 @@ def plant_zombie(scope: Scope) -> Iterator[str]:
         yield "dead and not reaped)"
 
 
+HOLDER = (
+    "import os\nfrom bellglass.testing.kernel import unshare\nhome = os.open('/proc/self/ns/net', os.O_RDONLY)\n"
+    "unshare(0x40000000)\nkept = os.open('/proc/self/ns/net', os.O_RDONLY)\n"
+    "from bellglass.node.helper.kernel import setns\nsetns(home, 0x40000000)\nos.close(home)"
+)
+"""Somebody who holds a network by a descriptor alone, as a test holds those of its private internet."""
+
+
 @contextlib.contextmanager
 def plant_mount(scope: Scope) -> Iterator[str]:
     point = scope.data_dir / "sandboxes" / "m"
@@ -343,6 +351,9 @@ def test_others_do_not_disturb(scope: Scope) -> None:
     other.mkdir()
     try:
         with ready_child("from bellglass.testing.kernel import unshare\nunshare(0x40000000 | 0x4000000)"):
+            assert difference(before, snapshot(scope)) == []
+        with ready_child(HOLDER) as holder:
+            assert {type for type, _ in kernel.held_namespaces(holder.pid)} == {"net"}
             assert difference(before, snapshot(scope)) == []
     finally:
         other.rmdir()

@@ -105,13 +105,14 @@ def namespaces_of(pid: int) -> dict[str, int]:
     return found
 
 
-def held_namespaces(pid: int) -> set[int]:
-    """Inodes of the namespaces that a process holds by descriptors, whatever their type."""
-    return {
-        int(target.partition("[")[2].rstrip("]"))
-        for target in _open_files(pid)
-        if target.partition(":[")[0] in NAMESPACE_TYPES
-    }
+def held_namespaces(pid: int) -> set[tuple[str, int]]:
+    """Type and inode of the namespaces that a process holds by descriptors."""
+    found = set()
+    for target in _open_files(pid):
+        type, mark, inode = target.partition(":[")
+        if mark and type in NAMESPACE_TYPES:
+            found.add((type, int(inode.rstrip("]"))))
+    return found
 
 
 def mounts(pid: int | str = "self") -> list[Mount]:
