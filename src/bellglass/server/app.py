@@ -21,6 +21,8 @@ from bellglass.server.audit.trail import AuditTrail
 from bellglass.server.auth.service import Auth
 from bellglass.server.cluster.journal import Journal
 from bellglass.server.cluster.local import LocalEngine
+from bellglass.server.compat.e2b import app as e2b
+from bellglass.server.compat.e2b.tokens import Tokens
 from bellglass.server.db import migrate
 from bellglass.server.db.engine import open_engine
 from bellglass.server.db.reader import Reader
@@ -86,7 +88,7 @@ class Application:
         self._stack = AsyncExitStack()
         self.services: Services | None = None
         self.fastapi = make_fastapi()
-        self.asgi: ASGIApp = Gateway(self.fastapi, self._finished)
+        self.asgi: ASGIApp = Gateway(e2b.in_front_of(self.fastapi, self._running), self._finished)
         self.inside: ASGIApp = Gateway(Inside(self.fastapi), self._finished)
         """What sandboxes call."""
 
@@ -198,7 +200,12 @@ class Application:
             events=Events(reader, self._feed),
             callers=Callers(reader, secret, installation),
             shippers=shippers,
+            e2b=Tokens(secret),
         )
+
+    def _running(self) -> Services:
+        assert self.services is not None, "it was not started"
+        return self.services
 
     def _bind(self, address: str, port: int) -> socket.socket:
         return bind(address, port, stall_s=self._settings["server.stall_timeout"])

@@ -10,6 +10,7 @@ from bellglass.server.audit.trail import AuditTrail
 from bellglass.server.auth.principal import Principal
 from bellglass.server.auth.service import Auth
 from bellglass.server.cluster.base import ClusterEngine
+from bellglass.server.compat.e2b.tokens import Tokens
 from bellglass.server.db.reader import Reader
 from bellglass.server.db.writer import Writer
 from bellglass.server.events.service import Events
@@ -52,6 +53,7 @@ class Services:
     events: Events
     callers: Callers
     shippers: tuple[Shipper, ...]
+    e2b: Tokens
 
 
 def services_of(request: Request) -> Services:

@@ -20,6 +20,7 @@ from bellglass.server.auth.principal import KeyState, Principal
 from bellglass.server.db.reader import Reader
 
 _BEARER = re.compile(r"^Bearer +([\x21-\x7e]{1,256}) *$", re.IGNORECASE)
+_SECRET = re.compile(r"[\x21-\x7e]{1,256}")
 _HINT = "send `Authorization: Bearer bg_...`; `bellglass keys create --project NAME` makes a key"
 ADMIN_KEY_ID = "admin"
 
@@ -38,7 +39,11 @@ class Auth:
 
     def check(self, headers: Headers, access: Literal["any", "project", "admin"] | str) -> Principal:
         """The principal of a request. Raises Unauthorized (401) and Forbidden (403), each with the next step."""
-        principal = self._principal(headers)
+        return self.of_secret(_bearer(headers), access)
+
+    def of_secret(self, secret: str, access: Literal["any", "project", "admin"] | str) -> Principal:
+        """As `check`, for a secret that came in another way."""
+        principal = self._principal(secret)
         if access == "project" and principal.project_id is None:
             raise Forbidden(
                 "the admin key has no project, so it can't use sandboxes",
@@ -62,15 +67,11 @@ class Auth:
             principal.key.used = False
         return [principal.key_id for principal in used]
 
-    def _principal(self, headers: Headers) -> Principal:
-        header = headers.get("authorization")
-        if header is None:
-            raise Unauthorized("no key was sent", hint=_HINT)
-        match = _BEARER.fullmatch(header)
-        if match is None:
-            raise Unauthorized("the Authorization header is not `Bearer <key>`", hint=_HINT)
-        digest = digest_of(match[1])
-        principal = self._known.get(digest) or self._look_up(digest, match[1])
+    def _principal(self, secret: str) -> Principal:
+        if not _SECRET.fullmatch(secret):
+            raise Unauthorized("the key is unknown or was revoked", hint=_HINT)
+        digest = digest_of(secret)
+        principal = self._known.get(digest) or self._look_up(digest, secret)
         if principal is None or not hmac.compare_digest(principal.key.digest, digest) or principal.key.revoked:
             raise Unauthorized("the key is unknown or was revoked", hint=_HINT)
         principal.key.used = True
@@ -97,3 +98,13 @@ class Auth:
         if self._admin is None or self._admin.key.digest != digest:
             self._admin = Principal(ADMIN_KEY_ID, None, None, KeyState(ADMIN_KEY_ID, digest))
         return self._admin
+
+
+def _bearer(headers: Headers) -> str:
+    header = headers.get("authorization")
+    if header is None:
+        raise Unauthorized("no key was sent", hint=_HINT)
+    match = _BEARER.fullmatch(header)
+    if match is None:
+        raise Unauthorized("the Authorization header is not `Bearer <key>`", hint=_HINT)
+    return match[1]

@@ -1,0 +1,20 @@
+"""E2B's API put together in front of the native application."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from bellglass.server.compat.e2b.actions import application
+from bellglass.server.compat.e2b.control.sandboxes import routes as sandbox_routes
+from bellglass.server.compat.e2b.routing import Front, Serve
+from bellglass.server.http.context import App
+from bellglass.server.services import Services
+
+FEATURES = (sandbox_routes,)
+PORTS: Mapping[int, Serve] = {}
+"""What answers in place of a program of the sandbox: ENVD_PORT and INTERPRETER_PORT of routing."""
+
+
+def in_front_of(native: App, services: Callable[[], Services]) -> App:
+    control = application([route for feature in FEATURES for route in feature.routes], services)
+    return Front(native, control, services, PORTS)

@@ -1,0 +1,166 @@
+"""Sandboxes of E2B's API, both generations of it: create, connect, list, timeouts, kill."""
+
+from __future__ import annotations
+
+import time
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from bellglass.errors import InvalidRequest
+from bellglass.model import CreateSandbox, Network, Sandbox, State, UpdateSandbox, parse_time
+from bellglass.server.compat.e2b.actions import Routes, services_of
+from bellglass.server.compat.e2b.control import bodies, shapes
+from bellglass.server.compat.e2b.control.bodies import Body
+from bellglass.server.compat.e2b.errors import not_supported
+from bellglass.server.http.answers import answer, no_content
+from bellglass.server.http.context import context_of
+from bellglass.server.sandboxes import guard
+from bellglass.server.sandboxes.idempotency import check_key
+from bellglass.server.services import Services, principal_of
+
+DEFAULT_TIMEOUT_S = 300
+routes = Routes()
+
+
+@routes.action("POST", "/v2/sandboxes", "sandbox.create")
+async def create(request: Request) -> Response:
+    """As 2.46 and later ask: envd always wants its token."""
+    body = await _body(request)
+    return await _create(request, body)
+
+
+@routes.action("POST", "/sandboxes", "sandbox.create")
+async def create_v1(request: Request) -> Response:
+    """As up to 2.45. `secure: false` changes nothing: the token is minted, and those clients send it."""
+    body = await _body(request)
+    body.take("secure", bool)
+    return await _create(request, body)
+
+
+async def _create(request: Request, body: Body) -> Response:
+    services, context = services_of(request), context_of(request)
+    template = body.take("templateID", str)
+    if not template:
+        raise InvalidRequest("templateID: is missing")
+    wanted = CreateSandbox(
+        template=template,
+        lifetime=_timeout(body, least=1),
+        labels=body.strings("metadata"),
+        env=body.strings("envVars"),
+        network=_network(body),
+    )
+    _refuse_pauses(body)
+    body.done()
+    key = check_key(request.headers.get("idempotency-key"))
+    created = await services.creator.create(principal_of(request).project, wanted, key, context.request_id)
+    context.objects["sandbox_id"] = created.sandbox["id"]
+    return _started(services, services.sandboxes.get(principal_of(request).project, created.sandbox["id"]), 201)
+
+
+@routes.action("POST", "/v2/sandboxes/{sandbox_id}/connect", "sandbox.update")
+@routes.action("POST", "/sandboxes/{sandbox_id}/connect", "sandbox.update")
+async def connect(request: Request) -> Response:
+    """The end moves later, never earlier."""
+    services = services_of(request)
+    body = await _body(request)
+    timeout_s = _timeout(body, least=1)
+    body.take("memory", bool)  # of one that is paused; here none is
+    body.done()
+    return _started(services, await _extend(request, timeout_s), 200)
+
+
+@routes.action("GET", "/sandboxes/{sandbox_id}", "sandbox.get")
+async def get(request: Request) -> Response:
+    services = services_of(request)
+    return answer(shapes.detail(_running(request), services.e2b, shapes.domain_of(services.ports.origins)))
+
+
+@routes.action("DELETE", "/sandboxes/{sandbox_id}", "sandbox.delete")
+async def kill(request: Request) -> Response:
+    _running(request)  # a repeat is told that there is none
+    services, sandbox_id = services_of(request), request.path_params["sandbox_id"]
+    await services.deleter.delete(principal_of(request).project, sandbox_id, context_of(request).request_id)
+    return no_content()
+
+
+@routes.action("POST", "/sandboxes/{sandbox_id}/timeout", "sandbox.update")
+async def set_timeout(request: Request) -> Response:
+    """From now on, shorter too; 0 ends it at once."""
+    body = await _body(request)
+    timeout_s = _timeout(body, least=0)
+    body.done()
+    if timeout_s == 0:
+        return await kill(request)
+    _running(request)
+    await _update(request, timeout_s)
+    return no_content()
+
+
+@routes.action("POST", "/sandboxes/{sandbox_id}/refreshes", "sandbox.update")
+async def refresh(request: Request) -> Response:
+    body = await _body(request)
+    duration_s = body.take("duration", int, DEFAULT_TIMEOUT_S)
+    body.done()
+    await _extend(request, duration_s)
+    return no_content()
+
+
+# --- inside ---------------------------------------------------------------------------------------------
+
+
+async def _body(request: Request) -> Body:
+    return await bodies.read(request, services_of(request).settings["server.max_create_body"])
+
+
+def _timeout(body: Body, *, least: int) -> int:
+    timeout_s = body.take("timeout", int, DEFAULT_TIMEOUT_S)
+    if timeout_s < least:
+        raise InvalidRequest(f"timeout: {timeout_s} is not a number of seconds from {least}")
+    assert isinstance(timeout_s, int)
+    return timeout_s
+
+
+def _network(body: Body) -> Network:
+    wants_internet = body.take("allow_internet_access", bool, True)
+    if body.take("network", dict):
+        raise not_supported("network")
+    return "open" if wants_internet else "deny"
+
+
+def _refuse_pauses(body: Body) -> None:
+    if body.take("autoPause", bool, False):
+        raise not_supported("pausing at the timeout (autoPause)", "leave on_timeout at 'kill'")
+    if body.take("autoPauseMemory", bool, True) is False:
+        raise InvalidRequest("autoPauseMemory: goes with autoPause only")
+    if (resume := body.take("autoResume", dict)) and resume.get("enabled"):
+        raise not_supported("waking a paused sandbox (autoResume)")
+
+
+def _running(request: Request) -> Sandbox:
+    """Raises NotFound for all that does not run: E2B knows no sandboxes that have ended."""
+    project, sandbox_id = principal_of(request).project, request.path_params["sandbox_id"]
+    found = services_of(request).sandboxes.get(project, sandbox_id)
+    if found.state != State.RUNNING:
+        raise guard.not_found()
+    return found
+
+
+async def _extend(request: Request, seconds: int) -> Sandbox:
+    """Leaves a later end as it is, to the byte."""
+    found = _running(request)
+    if found.expires_at is not None and parse_time(found.expires_at).timestamp() >= time.time() + seconds:
+        return found
+    return await _update(request, seconds)
+
+
+async def _update(request: Request, seconds: int) -> Sandbox:
+    body = UpdateSandbox(lifetime=seconds)
+    return await services_of(request).sandboxes.update(
+        principal_of(request).project, request.path_params["sandbox_id"], body, frozenset({"lifetime"}),
+        context_of(request).request_id,
+    )  # fmt: skip
+
+
+def _started(services: Services, sandbox: Sandbox, status: int) -> Response:
+    return answer(shapes.started(sandbox, services.e2b, shapes.domain_of(services.ports.origins)), status)

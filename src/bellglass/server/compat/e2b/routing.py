@@ -1,0 +1,145 @@
+"""Where a request of an E2B client goes: to the control plane below /compat/e2b, or to a port of a sandbox.
+
+The port is named by the headers E2b-Sandbox-Id and E2b-Sandbox-Port, on any path. No native client sends these.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakValueDictionary
+
+from sqlalchemy import Connection, Row, bindparam, select
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from bellglass.errors import InvalidRequest, NotSupported
+from bellglass.ids import SANDBOX_ID
+from bellglass.model import State
+from bellglass.server.auth.principal import KeyState, Principal
+from bellglass.server.compat.e2b import errors
+from bellglass.server.compat.e2b.actions import application
+from bellglass.server.db.tables import projects, sandboxes
+from bellglass.server.http.context import App, Receive, Scope, Send, context_of
+from bellglass.server.services import Services
+
+PREFIX = "/compat/e2b"
+ENVD_PORT = 49983
+INTERPRETER_PORT = 49999
+METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+_ID_HEADER = b"e2b-sandbox-id"
+_PORT = re.compile(r"[1-9][0-9]{0,4}")
+_OWNER = (
+    select(sandboxes.c.id, sandboxes.c.state, sandboxes.c.project_id, projects.c.name)
+    .join(projects, projects.c.id == sandboxes.c.project_id)
+    .where(sandboxes.c.id == bindparam("id"), sandboxes.c.deleted_at.is_(None))
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """A port of a sandbox that runs. Whoever calls has shown no key: `principal` is the sandbox's project, with a key
+    of its own that no revocation ends; it may be used once the tokens were checked."""
+
+    sandbox_id: str
+    port: int
+    principal: Principal
+
+    @property
+    def project_id(self) -> str:
+        return self.principal.project
+
+
+Serve = Callable[[Request, Destination], Awaitable[Response]]
+"""Answers a request to a port. It checks the sandbox's tokens and then calls `admit`. What it raises of our tree is
+answered in E2B's shape."""
+
+
+def admit(request: Request, target: Destination) -> None:
+    """Whoever calls has shown the token: from here on it is counted as a request of the sandbox's project. Raises
+    LimitExceeded."""
+    context = context_of(request)
+    services: Services = request.app.state.services()
+    context.count(target.principal.key, services.settings["server.max_key_requests"])
+    context.principal = target.principal
+
+
+class Front:
+    """In front of the native application. `ports`: what answers for the ports that E2B's own programs have."""
+
+    def __init__(self, native: App, control: App, services: Callable[[], Services], ports: Mapping[int, Serve]) -> None:
+        self._native = native
+        self._control = control
+        self._services = services
+        self._ports = ports
+        self._keys: WeakValueDictionary[str, KeyState] = WeakValueDictionary()
+        self._visits = application([Route("/{path:path}", self._visit, methods=METHODS)], services)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._native(scope, receive, send)
+            return
+        is_below = _is_below(scope["path"])
+        if any(name == _ID_HEADER for name, _ in scope["headers"]):
+            # Also where E2B_SANDBOX_URL is the same as E2B_API_URL.
+            await self._visits(_stripped(scope) if is_below else scope, receive, send)
+        elif is_below:
+            await self._control(_stripped(scope), receive, send)
+        else:
+            await self._native(scope, receive, send)
+
+    async def _visit(self, request: Request) -> Response:
+        sandbox_id, port = _named(request.headers)
+        target = self._destination(sandbox_id, port)
+        if target is None:
+            context_of(request).error_code = "not_running"
+            return errors.not_running(sandbox_id)
+        serve = self._ports.get(port)
+        if serve is None:
+            raise NotSupported(
+                f"port {port} is not served under this address",
+                hint="open the URL of the published port: `bellglass publish` tells it",
+            )
+        context_of(request).objects["sandbox_id"] = sandbox_id
+        return await serve(request, target)
+
+    def _destination(self, sandbox_id: str, port: int) -> Destination | None:
+        """None for whatever does not run, unknown ids among it: all answer the same."""
+        if not SANDBOX_ID.fullmatch(sandbox_id):
+            return None
+        row = self._services().reader.inline(_owner, sandbox_id)
+        if row is None or row.state != State.RUNNING:
+            return None
+        key = self._keys.get(sandbox_id)
+        if key is None:
+            self._keys[sandbox_id] = key = KeyState(sandbox_id, "")
+        return Destination(sandbox_id, port, Principal(sandbox_id, row.project_id, row.name, key))
+
+
+def _owner(connection: Connection, sandbox_id: str) -> Row[*tuple[Any, ...]] | None:
+    return connection.execute(_OWNER, {"id": sandbox_id}).first()
+
+
+def _named(headers: Headers) -> tuple[str, int]:
+    ids, ports = headers.getlist("e2b-sandbox-id"), headers.getlist("e2b-sandbox-port")
+    if len(ids) != 1 or len(ports) > 1:
+        raise InvalidRequest("E2b-Sandbox-Id and E2b-Sandbox-Port must be sent once")
+    port = ports[0].strip() if ports else str(ENVD_PORT)
+    if not _PORT.fullmatch(port) or int(port) > 65535:
+        raise InvalidRequest(f"E2b-Sandbox-Port: {port[:20]!r} is no port")
+    return ids[0].strip(), int(port)
+
+
+def _is_below(path: str) -> bool:
+    return path == PREFIX or path.startswith(PREFIX + "/")
+
+
+def _stripped(scope: Scope) -> Scope:
+    """With the path that the client meant below the prefix."""
+    raw = scope.get("raw_path") or scope["path"].encode()
+    path = scope["path"][len(PREFIX) :] or "/"
+    return {**scope, "path": path, "raw_path": raw[len(PREFIX) :] or b"/"}
