@@ -28,57 +28,67 @@ int sync_folder(int folder)
     return error;
 }
 
-static int sync_parent_of(int at, const char *path)
+int give(int fd)
 {
-    char parent[PATH_BYTES_MAX + 1];
-    const char *slash = strrchr(path, '/');
-    size_t length = slash == NULL ? 0 : (size_t)(slash - path);
+    if (!worker.gives || fchownat(fd, "", worker.owner.uid, worker.owner.gid, AT_EMPTY_PATH) == 0)
+        return 0;
+    return errno;
+}
 
-    if (slash == path)
-        length = 1;
-    memcpy(parent, path, length);
-    parent[length] = 0;
-    int fd = openat(at, length == 0 ? "." : parent, O_PATH | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0)
+/* One step down, the folder made if it is missing. Its descriptor goes to `next`: whatever is renamed meanwhile, only
+ * what was made here is given away. */
+static int enter_or_make(int at, const char *name, mode_t mode, int *next, unsigned *created)
+{
+    int error;
+
+    *next = openat(at, name, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (*next >= 0 || errno != ENOENT)
+        return *next >= 0 ? 0 : errno;
+    if (mkdirat(at, name, mode) < 0) {
+        if (errno != EEXIST)
+            return errno;
+        *next = openat(at, name, O_PATH | O_DIRECTORY | O_CLOEXEC);   /* made by somebody else, or a link to nothing */
+        return *next >= 0 ? 0 : errno;
+    }
+    ++*created;
+    *next = openat(at, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (*next < 0)
         return errno;
-    int error = sync_folder(fd);
-    close(fd);
-    return error;
+    error = give(*next);
+    return error != 0 ? error : sync_folder(at);
 }
 
 int make_folders_at(int at, const char *path, mode_t mode, unsigned *created)
 {
-    char prefix[PATH_BYTES_MAX + 1];
-    size_t length = strlen(path);
-    struct stat st;
+    char name[256];
+    int here, error = 0;
 
-    if (length == 0 || length > PATH_BYTES_MAX)
+    if (*path == 0)
         return ENOENT;
-    memcpy(prefix, path, length + 1);
-    while (length > 1 && prefix[length - 1] == '/')
-        prefix[--length] = 0;
-    for (size_t i = 1; i <= length; i++) {
-        if (prefix[i] != '/' && prefix[i] != 0)
-            continue;
-        if (prefix[i - 1] == '/')
-            continue;
-        char kept = prefix[i];
-        prefix[i] = 0;
-        int error = 0;
-        if (mkdirat(at, prefix, mode) == 0) {
-            ++*created;
-            error = sync_parent_of(at, prefix);
-        } else if (fstatat(at, prefix, &st, 0) < 0) {   /* the errno of mkdir may be EROFS or EACCES for what exists */
-            int why = errno;
-            error = mkdirat(at, prefix, mode) == 0 ? 0 : errno == EEXIST ? why : errno;
-        } else if (!S_ISDIR(st.st_mode)) {
-            error = ENOTDIR;
+    here = openat(at, *path == '/' ? "/" : ".", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (here < 0)
+        return errno;
+    while (error == 0) {
+        int next = -1;
+        path += strspn(path, "/");
+        size_t part = strcspn(path, "/");
+        if (part == 0)
+            break;
+        if (part >= sizeof name) {
+            error = ENAMETOOLONG;
+            break;
         }
-        prefix[i] = kept;
-        if (error != 0)
-            return error;
+        memcpy(name, path, part);
+        name[part] = 0;
+        path += part;
+        error = enter_or_make(here, name, mode, &next, created);
+        if (next >= 0) {
+            close(here);
+            here = next;
+        }
     }
-    return 0;
+    close(here);
+    return error;
 }
 
 int open_parent(int at, const char *path, bool create, int *parent, char name[256])

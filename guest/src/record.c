@@ -1,6 +1,8 @@
 /* Stat records: what RESULT and the output of a list say of one file. */
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include "worker.h"
@@ -16,6 +18,20 @@ static char type_letter(mode_t mode)
     case S_IFBLK: return 'b';
     default: return 'f';
     }
+}
+
+/* What a link leads to; nothing for one that leads nowhere, or where this user may not look. */
+static void put_resolved(struct tlv_writer *w, const char *path)
+{
+    char resolved[PATH_MAX], letter;
+    struct stat st;
+
+    if (realpath(path, resolved) == NULL || stat(resolved, &st) < 0)
+        return;
+    letter = type_letter(st.st_mode);
+    tlv_put_string(w, 14, resolved);
+    tlv_put(w, 15, &letter, 1);
+    tlv_put_u64(w, 16, st.st_mode & 07777);
 }
 
 void record_put(struct tlv_writer *w, const char *name, int at, const char *base, const struct stat *st)
@@ -38,6 +54,18 @@ void record_put(struct tlv_writer *w, const char *name, int at, const char *base
     tlv_put_u64(w, 10, st->st_ino);
     tlv_put_string(w, 11, user_name(st->st_uid));
     tlv_put_string(w, 12, group_name(st->st_gid));
+    if (at != AT_FDCWD && fchdir(at) < 0)
+        return;
+    if (letter == 'l')
+        put_resolved(w, base);
+    else if (letter == 'f' || letter == 'd')
+        attributes_put(w, base);
+}
+
+void base_put(struct tlv_writer *w)
+{
+    if (worker.r->base.data == NULL)
+        tlv_put_string(w, 6, worker.gives ? worker.owner.home : worker.who.home);
 }
 
 void record_result(struct tlv_writer *w, const char *name, int at, const char *base)
@@ -50,4 +78,5 @@ void record_result(struct tlv_writer *w, const char *name, int at, const char *b
         worker_fail("path", errno, "cannot stat the result");
     record_put(&record, name, at, base, &st);
     tlv_put(w, 1, record.data, record.used);
+    base_put(w);
 }

@@ -76,6 +76,14 @@ const char *start_decode(struct start_request *r, const uint8_t *payload, size_t
 
 static bool take_u64(uint64_t *to, const struct tlv *t, uint64_t max) { return tlv_u64(t, to) && *to <= max; }
 
+/* `name NUL value`. */
+static bool attribute_ok(const struct tlv *t)
+{
+    const uint8_t *end = t->length ? memchr(t->value, 0, t->length) : NULL;
+
+    return end != NULL && end != t->value && (size_t)(end - t->value) <= ATTRIBUTE_NAME_MAX;
+}
+
 /* One element of FILE; NULL when good. */
 static const char *file_element(struct file_request *r, const struct tlv *t)
 {
@@ -94,6 +102,9 @@ static const char *file_element(struct file_request *r, const struct tlv *t)
     case 10: return take_u64(&r->max_bytes, t, UINT64_MAX) ? NULL : "bad byte limit";
     case 11: return take_u64(&r->max_entries, t, UINT64_MAX) ? NULL : "bad entry limit";
     case 12: return take_u64(&r->expected, t, UINT64_MAX) ? NULL : "bad expected size";
+    case 13: return attribute_ok(t) ? NULL : "bad attribute";
+    case 14: return take_text(&r->owner, t, USER_BYTES_MAX) ? NULL : "bad owner";
+    case 15: return take_u64(&r->depth, t, UINT64_MAX) && r->depth > 0 ? NULL : "bad depth";
     default: return NULL;
     }
 }
@@ -104,8 +115,8 @@ const char *file_decode(struct file_request *r, const uint8_t *payload, size_t l
     struct tlv t;
 
     *r = (struct file_request){
-        .mode = UNLIMITED, .length = UNLIMITED, .max_bytes = UNLIMITED,
-        .max_entries = UNLIMITED, .expected = UNLIMITED,
+        .payload = payload, .payload_length = length, .mode = UNLIMITED, .length = UNLIMITED,
+        .max_bytes = UNLIMITED, .max_entries = UNLIMITED, .expected = UNLIMITED, .depth = UNLIMITED,
     };
     tlv_open(&reader, payload, length);
     while (tlv_next(&reader, &t)) {

@@ -27,15 +27,18 @@ enum file_operation {
 };
 enum {
     FILE_PARENTS = 1, FILE_IN_PLACE = 2, FILE_OVERWRITE = 4, FILE_RECURSIVE = 8,
-    FILE_NOFOLLOW = 16, FILE_EXCLUSIVE = 32, FILE_TRUNCATE = 64,
+    FILE_NOFOLLOW = 16, FILE_EXCLUSIVE = 32, FILE_TRUNCATE = 64, FILE_ATTRIBUTES = 128,
 };
 #define UNLIMITED UINT64_MAX
+#define ATTRIBUTE_NAME_MAX 250u   /* "user." is put before it, and the kernel takes 255 */
 
 struct file_request {
+    const uint8_t *payload;              /* attributes are walked with tlv_next: tag 13, name NUL value */
+    size_t payload_length;
     uint64_t operation, flags;
-    struct text path, path2, base, user;
+    struct text path, path2, base, user, owner;
     uint64_t mode;                       /* UNLIMITED: not given */
-    uint64_t offset, length, max_bytes, max_entries, expected;   /* UNLIMITED: not given */
+    uint64_t offset, length, max_bytes, max_entries, expected, depth;   /* UNLIMITED: not given */
 };
 
 const char *file_decode(struct file_request *r, const uint8_t *payload, size_t length);

@@ -12,6 +12,7 @@
 #define FEATURE_ARCHIVES 4u
 #define FEATURE_INPUT_OFFSETS 8u
 #define FEATURE_DIAL 16u
+#define FEATURE_ATTRIBUTES 64u  /* and FILE's owner and depth */
 
 #define FRAME_HEADER 12u
 #define DATA_PREFIX 8u

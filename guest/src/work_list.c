@@ -52,7 +52,7 @@ static void list_folder(int fd, size_t length, unsigned depth)
             continue;
         memcpy(path + length, name, part + 1);
         put_entry(fd, name, &st);
-        if (!S_ISDIR(st.st_mode) || !flag(FILE_RECURSIVE))
+        if (!S_ISDIR(st.st_mode) || !flag(FILE_RECURSIVE) || depth + 1 >= worker.r->depth)
             continue;
         int inner = openat(fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
         if (inner < 0) {
@@ -72,7 +72,7 @@ static void list_folder(int fd, size_t length, unsigned depth)
 
 void work_list(void)
 {
-    uint8_t result[64];
+    static uint8_t result[PATH_BYTES_MAX + 64];
     struct tlv_writer w = { .data = result, .size = sizeof result };
     int flags = O_RDONLY | O_DIRECTORY | O_NONBLOCK | O_CLOEXEC | (flag(FILE_NOFOLLOW) ? O_NOFOLLOW : 0);
     int fd = open(worker.path, flags);
@@ -83,6 +83,7 @@ void work_list(void)
     flush();
     tlv_put_u64(&w, 2, worker.sent);
     tlv_put_u64(&w, 4, cut);
+    base_put(&w);
     worker_done(&w);
 }
 
@@ -97,5 +98,6 @@ void work_stat(void)
         worker_fail("path", errno, "cannot stat");
     record_put(&entry, worker.path, AT_FDCWD, worker.path, &st);
     tlv_put(&w, 1, entry.data, entry.used);
+    base_put(&w);
     worker_done(&w);
 }

@@ -78,6 +78,7 @@ void work_read(void)
     posix_fadvise(fd, (off_t)worker.r->offset, 0, POSIX_FADV_SEQUENTIAL);
     record_put(&entry, worker.path, AT_FDCWD, worker.path, &st);
     tlv_put(&w, 1, entry.data, entry.used);
+    base_put(&w);
     worker_result(&w);
     send_bytes(fd, left);
     worker_done(&nothing);

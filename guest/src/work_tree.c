@@ -30,6 +30,19 @@ static void sync_or_fail(int folder)
         worker_fail("write", error, "cannot sync the folder");
 }
 
+static void give_or_fail(int folder, const char *name)
+{
+    int fd, error;
+
+    if (!worker.gives)
+        return;
+    fd = openat(folder, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    error = fd < 0 ? errno : give(fd);
+    if (error != 0)
+        worker_fail("write", error, "cannot give the folder to its owner");
+    close(fd);
+}
+
 void work_mkdir(void)
 {
     char name[256];
@@ -42,7 +55,9 @@ void work_mkdir(void)
         done(AT_FDCWD, worker.path, worker.path, false);
     if (error != 0)
         worker_fail("path", error == EISDIR ? EEXIST : error, "cannot enter the folder above");
-    if (mkdirat(folder, name, wanted_mode(0777)) < 0) {
+    if (mkdirat(folder, name, wanted_mode(0777)) == 0) {
+        give_or_fail(folder, name);
+    } else {
         if (errno != EEXIST || !flag(FILE_PARENTS))
             worker_fail("path", errno, "cannot create the folder");
         if (fstatat(folder, name, &st, 0) < 0 || !S_ISDIR(st.st_mode))

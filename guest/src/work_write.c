@@ -120,6 +120,14 @@ static void move_into_place(const struct target *t)
     unlinkat(t->folder, temporary, 0);
 }
 
+static void give_or_fail(int fd)
+{
+    int error = give(fd);
+
+    if (error != 0)
+        worker_fail("write", error, "cannot give the file to its owner");
+}
+
 static void write_atomic(void)
 {
     struct target t;
@@ -139,8 +147,11 @@ static void write_atomic(void)
     uint64_t bytes = receive(fd);
     if (t.exists && fchown(fd, t.st.st_uid, t.st.st_gid) < 0 && errno != EPERM && errno != EINVAL)
         worker_fail("write", errno, "cannot set the owner");
+    if (!t.exists)
+        give_or_fail(fd);
     if (fchmod(fd, t.exists ? t.st.st_mode & 0777 : wanted_mode(0666)) < 0)
         worker_fail("write", errno, "cannot set the mode");
+    attributes_replace(fd);
     if (fsync(fd) < 0)
         worker_fail("write", errno, "cannot sync the file");
     worker_check();   /* the last moment for an abort */
@@ -168,13 +179,30 @@ static int open_in_place(struct target *t)
     return fd;
 }
 
+/* Owner and mode before the first byte, exactly (a default ACL of the folder may have taken bits), and in one change of
+ * them where one will do: whoever watches the folder is told of each. */
+static void settle_new(int fd)
+{
+    struct stat st;
+
+    if (worker.gives)
+        give_or_fail(fd);
+    if (fstat(fd, &st) == 0 && worker.gives && (st.st_mode & 07777) == wanted_mode(0666))
+        return;
+    if (fchmod(fd, wanted_mode(0666)) < 0)
+        worker_fail("write", errno, "cannot set the mode");
+}
+
 static void write_in_place(void)
 {
     struct target t;
     int fd = open_in_place(&t);
 
-    if (flag(FILE_TRUNCATE) && ftruncate(fd, 0) < 0)
+    if (!t.exists)
+        settle_new(fd);
+    else if (flag(FILE_TRUNCATE) && ftruncate(fd, 0) < 0)
         worker_fail("write", errno, "cannot truncate");
+    attributes_replace(fd);
     if (worker.r->offset > 0 && lseek(fd, (off_t)worker.r->offset, SEEK_SET) < 0)
         worker_fail("write", errno, "cannot seek");
     uint64_t bytes = receive(fd);

@@ -99,7 +99,7 @@ static void enter_base(void)
     if (r->base.data != NULL)
         take_path(base, r->base);
     else
-        memcpy(base, worker.who.home, sizeof base);
+        memcpy(base, worker.gives ? worker.owner.home : worker.who.home, sizeof base);
     if (chdir(base) == 0)
         return;
     int error = errno;
@@ -143,6 +143,9 @@ void worker_run(const struct worker_setup *setup)
     int error = identity_lookup(&worker.who, worker.r->user);
     if (error != 0)
         worker_fail("user", error, "no such user");
+    worker.gives = worker.r->owner.data != NULL;
+    if (worker.gives && (error = identity_lookup(&worker.owner, worker.r->owner)) != 0)
+        worker_fail("user", error, "no such owner");
     error = identity_assume(&worker.who);
     if (error != 0)
         worker_fail("user", error, "cannot become that user");

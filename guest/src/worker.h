@@ -26,6 +26,8 @@ struct worker {
     int in_fd, out_fd, report_fd;
     char path[PATH_BYTES_MAX + 1], path2[PATH_BYTES_MAX + 1];
     struct identity who;
+    struct identity owner;       /* whose what is made becomes, if `gives` */
+    bool gives;
     void (*undo)(void);
     uint64_t sent;               /* bytes of output */
 };
@@ -57,17 +59,28 @@ static inline mode_t wanted_mode(mode_t fallback)
 /* The folder that holds the last part of `path` (an O_PATH descriptor) and that part. "" , "." and ".." are EISDIR.
  * An errno or 0. */
 int open_parent(int at, const char *path, bool create, int *parent, char name[256]);
-/* mkdir -p; what is made is synced into its parent. An errno or 0; `created` counts. */
+/* mkdir -p; what is made is the owner's, and synced into its parent. An errno or 0; `created` counts. */
 int make_folders_at(int at, const char *path, mode_t mode, unsigned *created);
 /* fsync of a folder given as O_PATH descriptor; one that cannot be read is synced with its file system. */
 int sync_folder(int folder);
 void temporary_name(char name[TEMPORARY_SIZE]);
+/* Give the file or folder of a descriptor (O_PATH will do) to the request's owner, if there is one. An errno or 0. */
+int give(int fd);
 
 /* record.c */
-/* Tags of one stat record. `at`/`base` name the file itself for its link target. */
+/* Tags of one stat record. `at`/`base` name the file itself; the worker's folder becomes `at`, if that is one. */
 void record_put(struct tlv_writer *w, const char *name, int at, const char *base, const struct stat *st);
+/* RESULT tag 6: the folder that relative paths started at, where the request named none. */
+void base_put(struct tlv_writer *w);
 /* RESULT tag 1 for what is at (at, base) now, not following links. */
 void record_result(struct tlv_writer *w, const char *name, int at, const char *base);
+
+/* attributes.c */
+#define ATTRIBUTES_TOLD_MAX 8192u
+/* Tags 13 and 17 of a stat record. `path` must be no link. */
+void attributes_put(struct tlv_writer *w, const char *path);
+/* With FILE_ATTRIBUTES: the request's become those of the file, others go. Ends the worker where that is refused. */
+void attributes_replace(int fd);
 
 /* trees.c */
 /* Remove what (at, name) is, with everything in it. An errno or 0. Stops early when the worker is stopped, unless

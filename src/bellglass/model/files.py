@@ -25,5 +25,14 @@ class FileInfo(Record):
     mtime: str
     allocated_bytes: int
     target: str | None = None
+    """What a link says, as it stands there."""
+    resolved: str | None = None
+    """Where a link leads in the end, without any link on the way; null for one that leads nowhere."""
+    target_type: str | None = None
+    target_mode: str | None = None
+    attributes: dict[str, str] = dataclasses.field(default_factory=dict)
+    """Extended attributes `user.<name>`, by name; at most 8 KiB of them are told."""
+    attributes_cut: bool = False
+    """There are more than `attributes` has."""
     sha256: str | None = None
     """Of the bytes that were written; only in the answer to a write."""

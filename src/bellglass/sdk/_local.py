@@ -156,6 +156,10 @@ def octal(permissions: int | str | None) -> str | None:
     return f"{value:04o}"
 
 
+def attributes_header(attributes: Mapping[str, str] | None) -> dict[str, str]:
+    return {} if attributes is None else {"x-bellglass-attributes": json.dumps(dict(attributes))}
+
+
 def range_header(offset: int, length: int | None) -> dict[str, str]:
     if offset < 0 or (length is not None and length < 0):
         raise invalid("offset" if offset < 0 else "length", offset if offset < 0 else length, "is negative")

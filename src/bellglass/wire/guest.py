@@ -7,7 +7,7 @@ the node then closes the link, since it no longer knows what the agent means.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, IntFlag
 from typing import NamedTuple
@@ -25,6 +25,7 @@ FLAG_MORE = 2  # on START: the payload goes on in the next START frame of the st
 MAX_START_BYTES = 2 * 1024 * 1024
 MAX_OFFSET = 2**62
 FEATURE_DIAL = 16
+FEATURE_ATTRIBUTES = 64  # and FILE's owner and depth
 _OFFSET = struct.Struct("<Q")
 _INPUT = struct.Struct("<IQB")
 
@@ -77,6 +78,7 @@ class FileFlag(IntFlag):
     NO_FOLLOW = 16
     EXCLUSIVE = 32
     TRUNCATE = 64
+    ATTRIBUTES = 128
 
 
 class Input(NamedTuple):
@@ -132,6 +134,14 @@ class Stat:
     inode: int
     user: str
     group: str
+    attributes: dict[str, str]
+    """`user.*` without that prefix."""
+    attributes_cut: bool
+    """There are more than were told."""
+    resolved: str | None
+    """Of a link that leads somewhere: the path without any link, and what is there."""
+    target_type: str | None
+    target_mode: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +152,8 @@ class FileResult:
     truncated: bool
     entries: int
     """Of an archive."""
+    base: str | None
+    """Where relative paths started, if the request left that to the agent."""
 
 
 def encode_start(
@@ -181,7 +193,7 @@ def encode_file(
     path: str,
     *,
     user: str,
-    base: str,
+    base: str | None,
     second_path: str | None = None,
     flags: FileFlag = FileFlag(0),
     mode: int | None = None,
@@ -190,24 +202,33 @@ def encode_file(
     max_bytes: int | None = None,
     max_entries: int | None = None,
     expected_bytes: int | None = None,
+    attributes: Mapping[str, str] | None = None,
+    owner: str | None = None,
+    depth: int | None = None,
 ) -> bytes:
+    """Without `base` relative paths start at the home of the owner, else of the user."""
+    if attributes is not None:
+        flags |= FileFlag.ATTRIBUTES
     fields = [
         tlv.put(1, int(operation)),
         tlv.put(2, path),
-        tlv.put(4, base),
         tlv.put(5, user),
         tlv.put(6, int(flags)),
     ]
     optional = {
         3: second_path,
+        4: base,
         7: mode,
         8: offset,
         9: length,
         10: max_bytes,
         11: max_entries,
         12: expected_bytes,
+        14: owner,
+        15: depth,
     }
     fields += [tlv.put(tag, value) for tag, value in optional.items() if value is not None]
+    fields += [tlv.put(13, f"{name}\0{value}") for name, value in (attributes or {}).items()]
     return encode(GuestType.FILE, stream, b"".join(fields))
 
 
@@ -315,6 +336,9 @@ def decode_stat(payload: bytes | memoryview) -> Stat:
     kind = fields.get(2, [b"?"])[-1][:1].decode("ascii", "replace")
     if kind not in "fdlpscb":
         raise FrameError(f"a stat record of type {kind!r}")
+    target_type = tlv.text(fields, 15, limit=1) if 15 in fields else None
+    if target_type is not None and target_type not in tuple("fdlpscb"):
+        raise FrameError(f"a link to a file of type {target_type!r}")
     raw_mtime = (tlv.number(fields, 7, 0) or 0) & (2**64 - 1)
     return Stat(
         name=tlv.text(fields, 1, limit=8192),
@@ -329,7 +353,22 @@ def decode_stat(payload: bytes | memoryview) -> Stat:
         inode=tlv.number(fields, 10, 0) or 0,
         user=tlv.text(fields, 11, limit=256),
         group=tlv.text(fields, 12, limit=256),
+        attributes=_attributes(fields.get(13, ())),
+        attributes_cut=17 in fields,
+        resolved=tlv.text(fields, 14, limit=8192) if target_type is not None else None,
+        target_type=target_type,
+        target_mode=(tlv.number(fields, 16, 0) or 0) & 0o7777 if target_type is not None else None,
     )
+
+
+def _attributes(raw: Iterable[bytes]) -> dict[str, str]:
+    attributes = {}
+    for element in raw:
+        name, end, value = element.partition(b"\0")
+        if not end or not name:
+            raise FrameError("an attribute without a name")
+        attributes[name.decode("utf-8", "surrogateescape")] = value.decode("utf-8", "surrogateescape")
+    return attributes
 
 
 def decode_result(payload: bytes | memoryview) -> FileResult:
@@ -340,4 +379,5 @@ def decode_result(payload: bytes | memoryview) -> FileResult:
         created=bool(tlv.number(fields, 3, 0)),
         truncated=bool(tlv.number(fields, 4, 0)),
         entries=tlv.number(fields, 5, 0) or 0,
+        base=tlv.text(fields, 6, limit=8192) if 6 in fields else None,
     )

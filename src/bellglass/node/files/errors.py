@@ -17,6 +17,7 @@ from bellglass.errors import (
     InternalError,
     InvalidRequest,
     LimitExceeded,
+    NotSupported,
     TooLarge,
 )
 from bellglass.wire.guest import GuestFailure
@@ -70,6 +71,8 @@ def _kind(failure: GuestFailure) -> type[BellglassError]:
             return ArchiveRefused
         case "size" | "user":
             return InvalidRequest
+        case "attributes" if failure.errno == errno.EOPNOTSUPP:
+            return NotSupported  # the file system there keeps none
         case "aborted":
             return AgentLost
         case "fork" if failure.errno in (errno.EAGAIN, errno.ENOMEM):

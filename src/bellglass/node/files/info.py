@@ -36,6 +36,11 @@ def render(stat: Stat, path: str, *, sha256: str | None = None) -> dict[str, Any
         "mtime": _time(stat.mtime_ns),
         "allocated_bytes": stat.allocated_bytes,
         "target": None if stat.target is None else clean(stat.target),
+        "resolved": None if stat.resolved is None else clean(stat.resolved),
+        "target_type": None if stat.target_type is None else _TYPES[stat.target_type],
+        "target_mode": None if stat.target_mode is None else f"{stat.target_mode:04o}",
+        "attributes": {clean(name): clean(value) for name, value in stat.attributes.items()},
+        "attributes_cut": stat.attributes_cut,
         "sha256": sha256,
     }
 

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from bellglass import faultpoints
-from bellglass.errors import AgentLost, BellglassError, LimitExceeded
+from bellglass.errors import AgentLost, BellglassError, LimitExceeded, NotSupported
 from bellglass.node.files import errors
 from bellglass.node.guestlink.session import LINK_WAIT_S
 from bellglass.node.guestlink.stream import GuestStream
@@ -60,7 +60,8 @@ class FileStream(GuestStream):
                 f"{self._live.operations} file operations are under way in this sandbox, the most at once is {AT_ONCE}",
                 hint="wait for one to end",
             )
-        await session.wait_link(asyncio.get_running_loop().time() + LINK_WAIT_S)
+        hello = await session.wait_link(asyncio.get_running_loop().time() + LINK_WAIT_S)
+        self._check_features(hello.features)
         self._live.operations += 1
         try:
             session.attach(self)
@@ -81,6 +82,14 @@ class FileStream(GuestStream):
     @property
     def _complete(self) -> bool:
         return self._ended or self._operation not in (FileOp.READ, FileOp.LIST, FileOp.ARCHIVE_OUT)
+
+    def _check_features(self, features: int) -> None:
+        newer = [name for name in ("attributes", "owner", "depth") if self._fields.get(name) is not None]
+        if newer and not features & guest.FEATURE_ATTRIBUTES:
+            raise NotSupported(
+                f"{newer[0]}: the sandbox was started by a release that does not know it",
+                hint="create the sandbox anew",
+            )
 
     # --- for callers ------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from typing import Any
 
 from bellglass.errors import AgentLost, Conflict, FileExists, FileMissing, InvalidRequest, TooLarge
@@ -13,7 +14,7 @@ from bellglass.node.files import info
 from bellglass.node.files.lists import StatReader
 from bellglass.node.files.stream import FileStream
 from bellglass.node.live import LiveSandbox
-from bellglass.node.params import Params
+from bellglass.node.params import Params, check_encodable
 from bellglass.wire.frames import FrameError
 from bellglass.wire.guest import FileFlag, FileOp, FileResult, Stat
 
@@ -21,6 +22,7 @@ MAX_LISTED = 10_000
 MAX_HEAD_BYTES = 128 * 1024
 MAX_SIZELESS_BYTES = 16 * 1024 * 1024
 DEFAULT_ARCHIVE_ENTRIES = 1_000_000
+HOME = "~"
 
 
 class Request:
@@ -31,8 +33,10 @@ class Request:
         self.live: LiveSandbox = find(params.text("sandbox_id", limit=64), params.integer("generation"))
         self.params = params
         self.user = params.text("user", None, limit=256) or self.live.spec.user
+        self.owner = params.text("owner", None, limit=256)
         self.base = params.text("base", None) or self.live.spec.workdir
-        if not self.base.startswith("/"):
+        """`~`: the home of the owner, else of the user; where that is, the agent says."""
+        if self.base != HOME and not self.base.startswith("/"):
             raise InvalidRequest(f"base: {self.base!r} is not an absolute path", details={"field": "base"})
 
     def path(self, name: str = "path") -> str:
@@ -41,11 +45,20 @@ class Request:
             raise InvalidRequest(f"{name} is empty", details={"field": name})
         return str(path)
 
-    def absolute(self, path: str) -> str:
-        return info.absolute(self.base, path)
+    def absolute(self, path: str, result: FileResult) -> str:
+        return info.absolute(result.base or "/" if self.base == HOME else self.base, path)
+
+    def describe(self, result: FileResult, path: str, *, sha256: str | None = None) -> dict[str, Any]:
+        """FileInfo of what the agent says is at `path`."""
+        if result.entry is None:
+            raise AgentLost("the sandbox's agent answered without saying what it did", hint="try again")
+        return info.render(result.entry, self.absolute(path, result), sha256=sha256)
 
     def open(self, operation: FileOp, path: str, *, flags: FileFlag = FileFlag(0), **fields: Any) -> FileStream:
-        return FileStream(self.live, operation, path, user=self.user, base=self.base, flags=flags, **fields)
+        base = None if self.base == HOME else self.base
+        return FileStream(
+            self.live, operation, path, user=self.user, owner=self.owner, base=base, flags=flags, **fields
+        )
 
     async def run(self, operation: FileOp, path: str, *, flags: FileFlag = FileFlag(0), **fields: Any) -> FileResult:
         """An operation without bytes."""
@@ -61,10 +74,14 @@ def _flags(**chosen: bool) -> FileFlag:
     return flags
 
 
-def _entry(result: FileResult) -> Stat:
-    if result.entry is None:
-        raise AgentLost("the sandbox's agent answered without saying what it did", hint="try again")
-    return result.entry
+def attributes_of(params: Params) -> dict[str, str] | None:
+    """The set that replaces the file's; None leaves it alone. Raises InvalidRequest."""
+    attributes: dict[str, str] | None = params.mapping("attributes", None)
+    for name, value in (attributes or {}).items():
+        if not isinstance(name, str) or not isinstance(value, str) or not name or "\0" in name:
+            raise InvalidRequest(f"attributes: {name!r} is not a name with a text", details={"field": "attributes"})
+        check_encodable(name + value, "attributes")
+    return attributes
 
 
 async def read(node: Node, params: Params, stream: LinkStream) -> None:
@@ -72,12 +89,11 @@ async def read(node: Node, params: Params, stream: LinkStream) -> None:
     path, offset = request.path(), params.integer("offset", 0)
     length = params.integer("length", None)
     async with request.open(FileOp.READ, path, offset=offset, length=length) as operation:
-        entry = _entry(await operation.result())
-        described = info.render(entry, request.absolute(path))
-        if entry.size == 0:
+        described = request.describe(await operation.result(), path)
+        if described["size"] == 0:
             await _read_sizeless(operation, described, stream)
             return
-        expected = max(entry.size - offset, 0)
+        expected = max(described["size"] - offset, 0)
         expected = expected if length is None else min(expected, length)
         await stream.send_head({"result": {"info": described, "length": expected}})
         left = expected
@@ -123,6 +139,7 @@ async def write(node: Node, params: Params, stream: LinkStream) -> None:
         offset=params.integer("offset", 0) if in_place else None,
         max_bytes=most,
         expected_bytes=params.integer("expected_bytes", None),
+        attributes=attributes_of(params),
     )
     async with node.disk.writing(), operation:
         async for chunk in stream:
@@ -133,7 +150,7 @@ async def write(node: Node, params: Params, stream: LinkStream) -> None:
             digest.update(chunk)
             await operation.send(chunk)
         result = await operation.end()
-    described = info.render(_entry(result), request.absolute(path), sha256=digest.hexdigest())
+    described = request.describe(result, path, sha256=digest.hexdigest())
     await stream.send_head({"result": {"info": described, "created": result.created, "bytes": size}}, end=True)
 
 
@@ -141,16 +158,21 @@ async def list_folder(node: Node, params: Params, stream: LinkStream) -> None:
     request = Request(node, params, reads=True)
     path = request.path()
     limit = params.integer("limit", 1000, least=1, most=MAX_LISTED)
-    folder, reader, entries = request.absolute(path), StatReader(limit), []
-    flags = _flags(recursive=params.flag("recursive"))
-    async with request.open(FileOp.LIST, path, flags=flags, max_entries=limit) as operation:
+    reader, found = StatReader(limit), list[Stat]()
+    depth = params.integer("depth", None, least=1)
+    flags = _flags(recursive=params.flag("recursive") or depth is not None)
+    async with request.open(FileOp.LIST, path, flags=flags, max_entries=limit, depth=depth) as operation:
         try:
             async for chunk in operation.chunks():
-                entries += [info.render(stat, info.absolute(folder, stat.name)) for stat in reader.feed(chunk)]
+                found += reader.feed(chunk)
             reader.finish()
         except FrameError as error:
             raise AgentLost(f"the sandbox's agent sent a list that is none: {error}") from error
         result = await operation.result()
+    folder = request.absolute(path, result)
+    # Each folder before what is in it, names by their bytes.
+    found.sort(key=lambda stat: os.fsencode(stat.name).split(b"/"))
+    entries = [info.render(stat, info.absolute(folder, stat.name)) for stat in found]
     answer = {"entries": entries, "truncated": result.truncated}
     if len(raw := json.dumps(answer, separators=(",", ":")).encode()) <= MAX_HEAD_BYTES:
         await stream.send_head({"result": answer}, end=True)
@@ -163,8 +185,7 @@ async def stat(node: Node, params: Params, stream: LinkStream) -> None:
     request = Request(node, params, reads=True)
     path = request.path()
     result = await request.run(FileOp.STAT, path, flags=_flags(no_follow=not params.flag("follow", True)))
-    described = info.render(_entry(result), request.absolute(path))
-    await stream.send_head({"result": {"info": described}}, end=True)
+    await stream.send_head({"result": {"info": request.describe(result, path)}}, end=True)
 
 
 async def mkdir(node: Node, params: Params, stream: LinkStream) -> None:
@@ -179,11 +200,11 @@ async def mkdir(node: Node, params: Params, stream: LinkStream) -> None:
         if not exist_ok:
             raise
         result = await request.run(FileOp.STAT, path)
-        if _entry(result).type != "d":
+        if request.describe(result, path)["type"] != "dir":
             raise
     if not result.created and not exist_ok:
         raise FileExists(f"{path}: exists already", hint="allow it with exist_ok", details={"field": "path"})
-    described = info.render(_entry(result), request.absolute(path))
+    described = request.describe(result, path)
     await stream.send_head({"result": {"info": described, "created": result.created}}, end=True)
 
 
@@ -193,7 +214,7 @@ async def move(node: Node, params: Params, stream: LinkStream) -> None:
     flags = _flags(overwrite=params.flag("overwrite"), parents=params.flag("parents"))
     async with node.disk.writing():
         result = await request.run(FileOp.MOVE, source, flags=flags, second_path=destination)
-    described = info.render(_entry(result), request.absolute(destination))
+    described = request.describe(result, destination)
     await stream.send_head({"result": {"info": described}}, end=True)
 
 

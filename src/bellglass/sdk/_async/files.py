@@ -7,7 +7,7 @@ it stored. What is read comes from a sandbox and is not trusted: see `_tar.py` f
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from pathlib import Path, PurePath
 from typing import Any
@@ -24,6 +24,7 @@ from bellglass.sdk._local import (
     PartialFile,
     Progress,
     Sized,
+    attributes_header,
     file_info,
     octal,
     range_header,
@@ -135,18 +136,28 @@ class AsyncFiles:
         in_place: bool = False,
         offset: int | None = None,
         truncate: bool | None = None,
+        attributes: Mapping[str, str] | None = None,
         user: str | None = None,
+        owner: str | None = None,
     ) -> FileInfo:
         """Write a file: replaced as a whole, or with `in_place` changed where it is, from `offset`.
 
         It is on disk when this returns. `exclusive` refuses to replace (FileExists), `parents` makes missing folders,
-        `permissions` is 0o640 or "0640". Raises FilePermission, FileTypeMismatch, DiskFull, TooLarge, SandboxGone."""
+        `permissions` is 0o640 or "0640". `attributes` become the file's extended attributes `user.<name>`, and all that
+        it has: without them a file has none, but for one written in place, which keeps its own. `owner` is whose what
+        is made becomes (for `user="root"`). Raises FilePermission, FileTypeMismatch, DiskFull, TooLarge, SandboxGone,
+        NotSupported (a file system without attributes)."""
         if isinstance(data, str):
             raise TypeError("write_bytes() takes bytes; write_text() takes text")
         raw = bytes(data)
-        query = self._write_query(path, permissions, parents, exclusive, in_place, offset, truncate, user)
+        query = self._write_query(path, permissions, parents, exclusive, in_place, offset, truncate, user, owner)
         answer = await self._transport.request(
-            "PUT", query, content=raw, read_timeout_s=_DISK_TIMEOUT_S, idempotent=not exclusive
+            "PUT",
+            query,
+            content=raw,
+            headers=attributes_header(attributes),
+            read_timeout_s=_DISK_TIMEOUT_S,
+            idempotent=not exclusive,
         )
         return _stored(answer.json(), hashlib.sha256(raw).hexdigest(), path)
 
@@ -162,14 +173,16 @@ class AsyncFiles:
         permissions: int | str | None = None,
         parents: bool = True,
         exclusive: bool = False,
+        attributes: Mapping[str, str] | None = None,
         user: str | None = None,
+        owner: str | None = None,
         on_progress: Progress | None = None,
     ) -> FileInfo:
         """Copy a file in. `local` is a path, an open binary file, or an iterator of bytes. A path's permissions come
         along unless `permissions` says otherwise. Raises what `write_bytes` raises, and OSError for the local file."""
         with Sized(local) as source:
             mode = permissions if permissions is not None else source.permissions
-            query = self._write_query(remote, mode, parents, exclusive, False, None, None, user)
+            query = self._write_query(remote, mode, parents, exclusive, False, None, None, user, owner)
             digest = hashlib.sha256()
             copied = Copied(source.size, on_progress)
 
@@ -180,7 +193,12 @@ class AsyncFiles:
                     copied.add(len(chunk))
 
             answer = await self._transport.request(
-                "PUT", query, content=body(), length=source.size, read_timeout_s=_DISK_TIMEOUT_S
+                "PUT",
+                query,
+                content=body(),
+                length=source.size,
+                headers=attributes_header(attributes),
+                read_timeout_s=_DISK_TIMEOUT_S,
             )
         return _stored(answer.json(), digest.hexdigest(), remote)
 
@@ -194,6 +212,7 @@ class AsyncFiles:
         offset: int | None,
         truncate: bool | None,
         user: str | None,
+        owner: str | None,
     ) -> str:
         if offset is not None and not in_place:
             raise invalid("offset", offset, "is for in_place=True only")
@@ -206,6 +225,7 @@ class AsyncFiles:
             "permissions": octal(permissions),
             "exclusive": exclusive or None,
             "user": user,
+            "owner": owner,
         }
         return target(self._path, query)
 
@@ -270,12 +290,19 @@ class AsyncFiles:
             return await to_thread(extraction.run)
 
     async def list(
-        self, path: _RemotePath = ".", *, recursive: bool = False, user: str | None = None, limit: int | None = None
+        self,
+        path: _RemotePath = ".",
+        *,
+        recursive: bool = False,
+        depth: int | None = None,
+        user: str | None = None,
+        limit: int | None = None,
     ) -> list[FileInfo]:
-        """What a folder holds, by name; with `recursive` all below it, links not followed.
+        """What a folder holds, by name; with `recursive` all below it, or `depth` levels of it, each folder before what
+        is in it, links not followed.
 
         Raises TooLarge when there are more than the server lists (or `limit`): nothing is left out in silence."""
-        query = {"path": text_path(path), "recursive": recursive or None, "user": user, "limit": limit}
+        query = {"path": text_path(path), "recursive": recursive or None, "depth": depth, "user": user, "limit": limit}
         answer = await self._transport.request("GET", target(f"{self._path}/list", query), idempotent=True)
         body = answer.json()
         if body.get("truncated"):
@@ -317,13 +344,20 @@ class AsyncFiles:
         await self._transport.request("POST", f"{self._path}/mkdir", json=body, idempotent=exist_ok)
 
     async def move(
-        self, source: _RemotePath, destination: _RemotePath, *, overwrite: bool = False, user: str | None = None
+        self,
+        source: _RemotePath,
+        destination: _RemotePath,
+        *,
+        overwrite: bool = False,
+        parents: bool = False,
+        user: str | None = None,
     ) -> None:
         """Rename. Raises FileExists where something is at `destination`, unless `overwrite`."""
         body: dict[str, Any] = {
             "source": text_path(source),
             "destination": text_path(destination),
             "overwrite": overwrite,
+            "parents": parents,
         }
         if user is not None:
             body["user"] = user

@@ -16,6 +16,7 @@ class MakeDirectory(Record):
     permissions: str | None = None
     exist_ok: bool = True
     user: str | None = None
+    owner: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,4 +24,7 @@ class MoveFile(Record):
     source: str
     destination: str
     overwrite: bool = False
+    parents: bool = False
     user: str | None = None
+    owner: str | None = None
+    """Whose the folders that `parents` makes become."""

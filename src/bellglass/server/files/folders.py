@@ -30,10 +30,11 @@ async def list_files(
     path: Path = ".",
     user: User = None,
     recursive: bool = False,
+    depth: Annotated[int | None, Query(ge=1, le=1000, description="so many levels; implies recursive")] = None,
     limit: Annotated[int, Query(ge=1, le=MAX_ENTRIES)] = 1000,
 ) -> Response:
-    """What a folder holds; `truncated` if there is more than `limit`."""
-    params = {"path": path, "user": user, "recursive": recursive, "limit": limit}
+    """What a folder holds, each folder before what is in it; `truncated` if there is more than `limit`."""
+    params = {"path": path, "user": user, "recursive": recursive, "depth": depth, "limit": limit}
     result = await services_of(request).files.call(
         project_of(request), sandbox_id, "file.list", params, context_of(request).request_id
     )
@@ -66,7 +67,7 @@ async def mkdir(request: Request, sandbox_id: str) -> Response:
     body = await read_record(request, MakeDirectory, services.settings["server.max_body"])
     params = {
         "path": body.path, "user": body.user, "parents": body.parents, "mode_bits": mode_bits(body.permissions),
-        "exist_ok": body.exist_ok,
+        "exist_ok": body.exist_ok, "owner": body.owner,
     }  # fmt: skip
     result = await services.files.call(
         project_of(request), sandbox_id, "file.mkdir", params, context_of(request).request_id
@@ -83,7 +84,8 @@ async def move(request: Request, sandbox_id: str) -> Response:
     services = services_of(request)
     body = await read_record(request, MoveFile, services.settings["server.max_body"])
     params = {
-        "source": body.source, "destination": body.destination, "user": body.user, "overwrite": body.overwrite
+        "source": body.source, "destination": body.destination, "user": body.user, "overwrite": body.overwrite,
+        "parents": body.parents, "owner": body.owner,
     }  # fmt: skip
     await services.files.call(project_of(request), sandbox_id, "file.move", params, context_of(request).request_id)
     return no_content()

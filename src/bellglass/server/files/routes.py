@@ -23,12 +23,13 @@ from bellglass.errors import (
     NoCapacity,
     NodeUnavailable,
     NotFound,
+    NotSupported,
     RangeNotSatisfiable,
     SandboxGone,
     TooLarge,
 )
 from bellglass.model import FileInfo
-from bellglass.server.files import ranges
+from bellglass.server.files import attributes, ranges
 from bellglass.server.files.paths import mode_bits
 from bellglass.server.files.service import MAX_ARCHIVE_ENTRIES
 from bellglass.server.http.actions import Routes
@@ -76,7 +77,13 @@ async def head(request: Request, sandbox_id: str, path: Path, user: User = None)
     return Response(None, rendered.status, dict(rendered.headers))
 
 
-@routes.action("PUT", FILES, "file.write", body=OCTETS, body_required=False, answer=FileInfo, errors=WRITING)
+@routes.action(
+    "PUT", FILES, "file.write", body=OCTETS, body_required=False, answer=FileInfo, errors=(*WRITING, NotSupported),
+    headers={
+        "X-Bellglass-Attributes": "JSON object: becomes the file's extended attributes user.<name>, others go. Without "
+        "it a new or replaced file has none, and one written in place keeps its own"
+    },
+)  # fmt: skip
 async def write(
     request: Request,
     sandbox_id: str,
@@ -92,6 +99,7 @@ async def write(
     parents: Annotated[bool, Query(description="make the folders above")] = False,
     permissions: Annotated[str | None, Query(description='octal, such as "0644"')] = None,
     exclusive: Annotated[bool, Query(description="409 if it exists")] = False,
+    owner: Annotated[str | None, Query(description="whose a new file and new folders become; as user=root")] = None,
 ) -> Response:
     """Write a file: 201 new, 200 replaced; the answer's `sha256` is that of the bytes that arrived."""
     services = services_of(request)
@@ -102,7 +110,8 @@ async def write(
     params = {
         "path": path, "user": user, "mode_bits": mode_bits(permissions), "in_place": mode == "in_place",
         "offset": offset, "truncate": (offset == 0) if truncate is None else truncate, "parents": parents,
-        "exclusive": exclusive, "expected_bytes": check_length(request, limit), "max_bytes": limit,
+        "exclusive": exclusive, "owner": owner, "attributes": attributes.parse(request.headers.get(attributes.HEADER)),
+        "expected_bytes": check_length(request, limit), "max_bytes": limit,
     }  # fmt: skip
     stream = await services.files.open(
         project_of(request), sandbox_id, "file.write", params, context_of(request).request_id, body=True

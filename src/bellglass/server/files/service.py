@@ -9,6 +9,7 @@ from bellglass.errors import FileTypeMismatch, InternalError
 from bellglass.link import LinkStream
 from bellglass.server.cluster.base import ClusterEngine
 from bellglass.server.db.reader import Reader
+from bellglass.server.files import attributes
 from bellglass.server.files.paths import check_path
 from bellglass.server.sandboxes import guard
 from bellglass.server.sandboxes.validate import check_user
@@ -42,11 +43,14 @@ class Files:
     async def open(
         self, project_id: str, sandbox_id: str, op: str, params: dict[str, Any], request_id: str, *, body: bool = False
     ) -> LinkStream:
-        """Start an operation. `params` has the paths; the sandbox, the base of relative ones and the user are added."""
+        """Start an operation. `params` has the paths; the sandbox, the base of relative ones and the user are added
+        where they are not given. The base `~` is the home of the owner, else of the user."""
         for field in ("path", "source", "destination"):
             if field in params:
                 check_path(params[field], field)
         check_user(params.get("user"))
+        check_user(params.get("owner"), "owner")
+        attributes.check(params.get("attributes"))
         find = guard.on_disk if op in READING else guard.running
         target = find(self._reader, project_id, sandbox_id)
         settled = {**target.ref, "base": target.workdir, **params, "user": params.get("user") or target.user}

@@ -147,9 +147,9 @@ def check_env(env: Mapping[str, str], limit_bytes: int = MAX_ENV_BYTES) -> None:
         )
 
 
-def check_user(user: str | None) -> str | None:
+def check_user(user: str | None, field: str = "user") -> str | None:
     if user is not None and not (_USER.fullmatch(user) and (not user.isdigit() or int(user) < 2**31)):
-        raise refuse("user", user, "is not a user", "a name from the template, or a uid")
+        raise refuse(field, user, "is not a user", "a name from the template, or a uid")
     return user
 
 
