@@ -71,6 +71,7 @@ _NAMES: dict[str, tuple[str, str]] = {
     "NetworkInfo": ("bellglass.model", "SandboxNetwork"),
     "SandboxInfo": ("bellglass.model", "Sandbox"),
     "Event": ("bellglass.model", "Event"),
+    "SandboxMetrics": ("bellglass.model", "SandboxMetrics"),
     "ExecutionInfo": ("bellglass.model", "Execution"),
     "FileInfo": ("bellglass.model", "FileInfo"),
     **{name: ("bellglass.errors", name) for name in _ERRORS},
@@ -85,6 +86,7 @@ if TYPE_CHECKING:
     from bellglass.model import Pool as PoolInfo  # noqa: F401
     from bellglass.model import PortToken as PortToken
     from bellglass.model import Sandbox as SandboxInfo  # noqa: F401
+    from bellglass.model import SandboxMetrics as SandboxMetrics
     from bellglass.model import SandboxNetwork as NetworkInfo  # noqa: F401
     from bellglass.sdk._async.executions import AsyncExecution as AsyncExecution
     from bellglass.sdk._async.pools import AsyncWarmPools as AsyncWarmPools

@@ -167,6 +167,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("node.pids_overcommit", _factor, 8.0, "sum of process limits over kernel.pid_max beyond the reserve"),
     Setting("node.pids_reserve", _count, 4096, "processes of the host that admission leaves alone"),
     Setting("node.pool_refills", _count, 0, "machines that pools make at once; 0: half as many as the host has CPUs"),
+    Setting("node.metrics_interval", parse_duration, 5.0, "how often it is measured what each sandbox uses"),
     Setting(
         "node.favordynmods",
         _switch,

@@ -10,6 +10,8 @@ from bellglass.model.executions import CreateExecution as CreateExecution
 from bellglass.model.executions import Execution as Execution
 from bellglass.model.executions import ExecutionResult as ExecutionResult
 from bellglass.model.files import FileInfo as FileInfo
+from bellglass.model.logs import LogLine as LogLine
+from bellglass.model.metrics import SandboxMetrics as SandboxMetrics
 from bellglass.model.network import DEFAULT_PORTS as DEFAULT_PORTS
 from bellglass.model.network import MAX_PRESETS as MAX_PRESETS
 from bellglass.model.network import MAX_RULE_PORTS as MAX_RULE_PORTS

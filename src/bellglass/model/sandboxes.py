@@ -107,8 +107,13 @@ class Sandbox(Record):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateSandbox(Record):
-    """The body of a PATCH: `lifetime` counts anew from now; labels are replaced as a whole."""
+    """The body of a PATCH; labels are replaced as a whole. When it ends is said in one of three ways."""
 
     labels: dict[str, str] | None = None
     lifetime: int | float | str | None = None
+    """Counted anew from now; may be shorter than what was left."""
+    keep_for: int | float | str | None = None
+    """It lives at least so long from now: never shortens."""
+    expires_at: str | None = None
+    """At this time (RFC 3339); at once for one that has passed."""
     idle_timeout: int | float | str | None = None

@@ -116,6 +116,7 @@ class Node:
             retention_s=settings["server.retention"],
             pool_refills=settings["node.pool_refills"] or max(1, (os.cpu_count() or 1) // 2),
             presets=Presets(settings, self.journal.meta),
+            metrics_interval_s=settings["node.metrics_interval"],
         )
         self.disk = LowDisk(
             data.root,
@@ -144,6 +145,8 @@ class Node:
         stack.push_async_callback(self.sandboxes.suspend)
         await self.disk.start()
         stack.push_async_callback(self.disk.close)
+        self.sandboxes.metrics.start(lambda: self.disk.is_low)
+        stack.push_async_callback(self.sandboxes.metrics.close)
         tidy = asyncio.get_running_loop().create_task(self._tidy(), name="tidy")
         stack.callback(tidy.cancel)
 

@@ -33,6 +33,7 @@ class MachineGroups:
         name = cgroup.group_name(installation, sandbox_id)
         self.root = layout.group(name)
         self._memory = layout.memory / name
+        self._cpuacct = layout.cpuacct / name
         self._is_v2 = layout.is_v2
         self._oom_kills = self._count_oom_kills() if self._memory.exists() else 0
         self._oom_killed_at = -math.inf
@@ -70,12 +71,24 @@ class MachineGroups:
     def unwritten_bytes(self) -> int:
         names = ("file_dirty", "file_writeback") if self._is_v2 else ("total_dirty", "total_writeback")
         try:
-            lines = (self._memory / "memory.stat").read_text().splitlines()
+            return sum(_counted(self._memory / "memory.stat", *names).values())
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ENODEV):
                 return 0  # it ends just now
             raise
-        return sum(int(value) for name, _, value in (line.partition(" ") for line in lines) if name in names)
+
+    def cpu_ns(self) -> int:
+        """CPU time of all processes that are or were in it."""
+        if not self._is_v2:
+            return int((self._cpuacct / "cpuacct.usage").read_bytes())
+        return _counted(self._cpuacct / "cpu.stat", "usage_usec")["usage_usec"] * 1000
+
+    def memory_bytes(self) -> tuple[int, int]:
+        """In use, and of files: what the kernel would drop for others."""
+        names = ("active_file", "inactive_file") if self._is_v2 else ("total_active_file", "total_inactive_file")
+        charged = int((self._memory / ("memory.current" if self._is_v2 else "memory.usage_in_bytes")).read_bytes())
+        of_files = sum(_counted(self._memory / "memory.stat", *names).values())
+        return max(charged - of_files, 0), of_files
 
     def oom_kills(self) -> int:
         count = self._count_oom_kills()
@@ -109,6 +122,12 @@ class MachineGroups:
         if not ids.EXECUTION_ID.fullmatch(execution_id):
             raise InternalError(f"{execution_id!r} is not the id of an execution")
         return self.root / execution_id
+
+
+def _counted(file: Path, *names: str) -> dict[str, int]:
+    """Lines `name number` of these names."""
+    lines = (line.partition(" ") for line in file.read_text().splitlines())
+    return {name: int(value) for name, _, value in lines if name in names}
 
 
 async def wait_group_empty(group: Path, deadline: float) -> bool:

@@ -180,6 +180,11 @@ class LiveSandbox:
             self._apply_freeze()
 
     @property
+    def closed(self) -> bool:
+        """It has ended, or its node stops."""
+        return self._closed
+
+    @property
     def frozen(self) -> bool:
         return bool(self._frozen_for)
 

@@ -28,6 +28,7 @@ from bellglass.node.executions.records import Records
 from bellglass.node.executions.registry import Limits
 from bellglass.node.journal import Journal, SandboxRow
 from bellglass.node.live import EndCall, LiveSandbox
+from bellglass.node.metrics.sampler import Sampler
 from bellglass.node.net.egress import Egress
 from bellglass.node.net.identity import Identities
 from bellglass.node.net.presets import Presets
@@ -60,6 +61,7 @@ class Sandboxes:
         retention_s: float,
         pool_refills: int,
         presets: Presets,
+        metrics_interval_s: float,
     ) -> None:
         self.driver = driver
         self.journal = journal
@@ -70,6 +72,7 @@ class Sandboxes:
         self.egress: Egress | None = None
         self.identities: Identities | None = None
         """None where the driver's machines have no network."""
+        self.metrics = Sampler(self.running, self.log_folder, metrics_interval_s)
         self.row_table: dict[str, SandboxRow] = {}
         self.live_table: dict[str, LiveSandbox] = {}
         self.dying_table: dict[str, LiveSandbox] = {}
@@ -154,15 +157,27 @@ class Sandboxes:
         return await asyncio.shield(self.spawn(work, f"delete:{sandbox_id}"))
 
     async def update(
-        self, live: LiveSandbox, *, lifetime_s: float | None, idle_timeout_s: float | None, clear_idle: bool
+        self,
+        live: LiveSandbox,
+        *,
+        lifetime_s: float | None = None,
+        keep_for_s: float | None = None,
+        expires_at_unix: float | None = None,
+        idle_timeout_s: float | None = None,
+        clear_idle: bool = False,
     ) -> SandboxRow:
-        """New clocks, counted from now."""
+        """New clocks: a lifetime counts from now, `keep_for_s` too but never shortens, `expires_at_unix` may have
+        passed."""
         async with self.lock(live.sandbox_id):
             row = self.row_table[live.sandbox_id]
             if row.state != "running":
                 raise gone(row)
             if lifetime_s is not None:
                 row = replace(row, expires_at_unix=time.time() + lifetime_s)
+            elif keep_for_s is not None:
+                row = replace(row, expires_at_unix=max(row.expires_at_unix or 0.0, time.time() + keep_for_s))
+            elif expires_at_unix is not None:
+                row = replace(row, expires_at_unix=expires_at_unix)
             if clear_idle or idle_timeout_s is not None:
                 row = replace(row, idle_timeout_s=None if clear_idle else idle_timeout_s)
             await self.journal.put(row)
@@ -245,8 +260,7 @@ class Sandboxes:
 
     async def forget_logs(self, sandbox_id: str) -> None:
         self.records.forget_sandbox(sandbox_id)
-        if (folder := self.log_folder(sandbox_id)).exists():
-            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+        await asyncio.to_thread(self._remove_logs, sandbox_id)
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
         """A task that the node's stop waits for."""
@@ -256,6 +270,10 @@ class Sandboxes:
         return task
 
     # --- inside -----------------------------------------------------------------------------------------
+
+    def _remove_logs(self, sandbox_id: str) -> None:
+        self.metrics.release(sandbox_id)
+        shutil.rmtree(self.log_folder(sandbox_id), ignore_errors=True)
 
     async def _note_disk(self, kind: str, is_low: bool) -> None:
         await self.journal.meta(DISK_LOW, "yes" if is_low else "no")

@@ -49,6 +49,8 @@ from bellglass.server.keys.routes import routes as key_routes
 from bellglass.server.keys.service import Keys
 from bellglass.server.limits.routes import routes as limit_routes
 from bellglass.server.limits.service import Limits
+from bellglass.server.metrics.routes import routes as metrics_routes
+from bellglass.server.metrics.service import Metrics
 from bellglass.server.network.routes import routes as network_routes
 from bellglass.server.network.service import Networks
 from bellglass.server.pools.routes import routes as pool_routes
@@ -71,6 +73,7 @@ from bellglass.settings import Settings
 FEATURES = (
     sandbox_routes, execution_routes, file_routes, folder_routes, template_routes, pool_routes, key_routes,
     limit_routes, system_routes, quarantine_routes, network_routes, port_routes, event_routes,
+    metrics_routes,
 )  # fmt: skip
 
 FILL_EVERY_S = 10.0
@@ -196,6 +199,7 @@ class Application:
             quarantine=quarantine,
             pools=pools,
             networks=networks,
+            metrics=Metrics(reader, cluster),
             ports=ports,
             events=Events(reader, self._feed),
             callers=Callers(reader, secret, installation),

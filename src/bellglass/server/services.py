@@ -21,6 +21,7 @@ from bellglass.server.http.context import context_of
 from bellglass.server.identity.callers import Callers
 from bellglass.server.keys.service import Keys
 from bellglass.server.limits.service import Limits
+from bellglass.server.metrics.service import Metrics
 from bellglass.server.network.service import Networks
 from bellglass.server.pools.service import Pools
 from bellglass.server.ports.service import Ports
@@ -49,6 +50,7 @@ class Services:
     quarantine: Quarantine
     pools: Pools
     networks: Networks
+    metrics: Metrics
     ports: Ports
     events: Events
     callers: Callers

@@ -152,6 +152,14 @@ class Peer:
             found["expires_at"] = "2030-01-01T00:00:00.000000Z"
         await stream.send_head({"result": {"expires_at": found["expires_at"]}})
 
+    async def on_sandbox_metrics(self, params: dict[str, Any], stream: LinkStream) -> None:
+        self._sandbox(params)
+        await stream.send_head({"result": {"samples": []}})
+
+    async def on_sandbox_logs(self, params: dict[str, Any], stream: LinkStream) -> None:
+        self._sandbox(params)
+        await stream.send_head({"result": {"lines": [], "cursor": params["cursor"], "more": False}})
+
     async def on_node_presets(self, params: dict[str, Any], stream: LinkStream) -> None:
         await stream.send_head({"result": {"presets": {**self.presets, "apt": {}}}})
 

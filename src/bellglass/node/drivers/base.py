@@ -137,6 +137,28 @@ class HasNetwork(Protocol):
         answer."""
 
 
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Bytes that a machine has in use now. `memory_used` is what can't be given back; files that the kernel keeps in
+    memory are `memory_cache`. `disk_used` is what its disk takes of the host's, metadata and journal too."""
+
+    memory_used: int
+    memory_cache: int
+    disk_used: int
+
+
+@runtime_checkable
+class HasUsage(Protocol):
+    """An ability of a handle whose machine the host can measure from outside. In any thread; raises OSError for a
+    machine that ends just now."""
+
+    def cpu_ns(self) -> int:
+        """CPU time of all of its processes since it was started."""
+
+    def usage(self) -> Usage:
+        """Costs more than `cpu_ns`."""
+
+
 @runtime_checkable
 class RaisesWall(Protocol):
     """An ability of a driver with such handles."""

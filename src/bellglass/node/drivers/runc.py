@@ -24,10 +24,10 @@ from bellglass.errors import AgentLost, BellglassError, InternalError, NotSuppor
 from bellglass.model import Tier, TierReport
 from bellglass.node.cgroups import MachineGroups, wait_group_empty
 from bellglass.node.drivers import DriverContext
-from bellglass.node.drivers.base import LISTENERS, FoundMachine, Groups, Handle, MachineSpec, Template
+from bellglass.node.drivers.base import LISTENERS, FoundMachine, Groups, Handle, MachineSpec, Template, Usage
 from bellglass.node.helper import cgroup
 from bellglass.node.helper.client import HelperClient
-from bellglass.node.helper.context import start_ticks
+from bellglass.node.helper.context import DISK, start_ticks
 from bellglass.node.helper.uids import first_uid
 from bellglass.node.image import template as templates
 
@@ -70,6 +70,7 @@ class RuncHandle:
         self._driver = driver
         self._state = state
         self._listener = listener
+        self._disk = driver.disk_file(sandbox_id)
 
     def state(self) -> bytes:
         return self._state.encode()
@@ -92,6 +93,12 @@ class RuncHandle:
 
     def close_unused(self) -> None:
         self._driver.close_listeners(self.sandbox_id)
+
+    def cpu_ns(self) -> int:
+        return self._groups.cpu_ns()
+
+    def usage(self) -> Usage:
+        return Usage(*self._groups.memory_bytes(), self._disk.stat().st_blocks * 512)
 
     async def wait(self) -> str:
         """`oom` is told from the machine's own count: only a parent learns how a process has ended."""
@@ -224,6 +231,9 @@ class RuncDriver:
                 raise
             found |= _by_name(missing, answer["descriptors"])
         return found
+
+    def disk_file(self, sandbox_id: str) -> Path:
+        return self._data.sandbox_dir(sandbox_id) / DISK
 
     def close_listeners(self, sandbox_id: str) -> None:
         """Those that nobody has taken."""

@@ -34,6 +34,8 @@ class Layout:
     unified: Path
     memory: Path
     """The hierarchy with the memory controller."""
+    cpuacct: Path
+    """The hierarchy that counts CPU time."""
     is_v2: bool
 
     def group(self, name: str) -> Path:
@@ -50,6 +52,7 @@ def parse_mounts(mounts: str) -> Layout:
     unified: list[Path] = []
     v1: list[Path] = []
     memory: Path | None = None
+    cpuacct: Path | None = None
     for line in mounts.splitlines():
         _, target, kind, options, *_ = line.split()
         if kind == "cgroup2":
@@ -58,12 +61,14 @@ def parse_mounts(mounts: str) -> Layout:
             v1.append(Path(target))
             if "memory" in options.split(","):
                 memory = Path(target)
+            if "cpuacct" in options.split(","):
+                cpuacct = Path(target)
     if not unified or (v1 and memory is None):
         raise NotSupported(
             "this host has no unified cgroup mount with a memory controller beside or in it",
             hint="boot with systemd.unified_cgroup_hierarchy=1, or mount cgroup2 at /sys/fs/cgroup/unified",
         )
-    return Layout((*v1, unified[0]), unified[0], memory or unified[0], is_v2=not v1)
+    return Layout((*v1, unified[0]), unified[0], memory or unified[0], cpuacct or unified[0], is_v2=not v1)
 
 
 def layout() -> Layout:

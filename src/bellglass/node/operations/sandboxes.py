@@ -78,6 +78,8 @@ async def update(node: Node, params: Params, stream: LinkStream) -> None:
     row = await node.sandboxes.update(
         live,
         lifetime_s=params.seconds("lifetime_s", None),
+        keep_for_s=params.seconds("keep_for_s", None),
+        expires_at_unix=params.seconds("expires_at_unix", None),
         idle_timeout_s=params.seconds("idle_timeout_s", None),
         clear_idle=params.flag("clear_idle"),
     )

@@ -11,7 +11,7 @@ from typing import Any
 
 from bellglass.errors import BellglassError, ClientError
 from bellglass.ids import new_ulid
-from bellglass.model import Event
+from bellglass.model import Event, SandboxMetrics
 from bellglass.model import Execution as ExecutionInfo
 from bellglass.model import Sandbox as SandboxInfo
 from bellglass.sdk._sync.events import read_events
@@ -29,7 +29,7 @@ from bellglass.sdk._options import check_json, create_body, refuse_unknown
 from bellglass.sdk._results import DEFAULT_MAX_OUTPUT, ExecResult
 
 _UNDO_TIMEOUT_S = 10.0
-_UPDATES = {"labels", "lifetime", "idle_timeout"}
+_UPDATES = {"labels", "lifetime", "keep_for", "expires_at", "idle_timeout"}
 
 
 class Box:
@@ -113,7 +113,10 @@ class Box:
         return self._info
 
     def update(self, **changes: Any) -> SandboxInfo:
-        """Change `labels` (as a whole), `lifetime` (counted from now), `idle_timeout` (None: no such limit)."""
+        """Change `labels` (as a whole), `idle_timeout` (None: no such limit), and when it ends: `lifetime` is counted
+        from now, `keep_for` too but never shortens, `expires_at` is a time, at once if it has passed.
+
+        Raises InvalidRequest, NotFound, SandboxGone."""
         refuse_unknown("update()", changes, _UPDATES)
         for name, value in changes.items():
             check_json(name, value)
@@ -261,6 +264,18 @@ class Box:
         with closing(events):  # type: ignore[type-var]
             for event in events:
                 yield event
+
+    def metrics(
+        self, *, start: str | None = None, end: str | None = None, limit: int | None = None
+    ) -> builtins.list[SandboxMetrics]:
+        """What it uses, oldest first: a sample every few seconds for the last hour, one a minute for the day before. Of
+        a running one the last sample is of now.
+
+        `start` and `end` are times or durations back from now ("15m"); of what lies between `limit` are the newest.
+        Raises InvalidRequest, NotFound, NotSupported, NodeUnavailable."""
+        path = target(sandbox_path(self.id) + "/metrics", {"start": start, "end": end, "limit": limit})
+        page = (self._transport.request("GET", path, idempotent=True)).json()
+        return [SandboxMetrics.from_json(item) for item in page["items"]]
 
     def delete(self) -> None:
         """End it: every process dies, its files are gone. It having ended already is success. Raises NotFound."""

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Row
 
-from bellglass.errors import BellglassError, InvalidRequest
+from bellglass.errors import InvalidRequest
 from bellglass.ids import SANDBOX_ID
-from bellglass.model import Event, format_time, parse_time
+from bellglass.model import Event, format_time
 from bellglass.server.db.reader import Reader
 from bellglass.server.events import store
 from bellglass.server.events.feed import Feed
 from bellglass.server.events.store import Selection
+from bellglass.server.http.moments import parse_moment
 from bellglass.server.http.validation import shown
 from bellglass.server.sandboxes import guard
-from bellglass.units import parse_duration
 
 _TYPE = re.compile(r"^[a-z_]+\.([a-z_]+|\*)\Z")
 _CURSOR = re.compile(r"^[0-9]{1,18}\Z")
@@ -103,18 +102,5 @@ def parse_types(types: list[str]) -> tuple[str, ...]:
 
 def parse_since(since: str | None) -> str | None:
     """A time, or a duration back from now."""
-    if since is None:
-        return None
-    try:
-        return format_time(datetime.now(UTC) - timedelta(seconds=parse_duration(since, "since")))
-    except (BellglassError, OverflowError):
-        pass
-    try:
-        moment = parse_time(since)
-        return format_time(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
-    except (ValueError, OverflowError):
-        raise InvalidRequest(
-            f"since: {shown(since)} is neither a time nor a duration",
-            hint='such as "2026-11-30T09:00:00Z" or "15m"',
-            details={"field": "since"},
-        ) from None
+    moment = parse_moment(since, "since")
+    return None if moment is None else format_time(moment)

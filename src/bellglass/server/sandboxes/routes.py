@@ -83,7 +83,8 @@ async def get(request: Request, sandbox_id: str) -> Response:
     errors=(NotFound, Conflict, SandboxGone, TooLarge, NodeUnavailable),
 )  # fmt: skip
 async def update(request: Request, sandbox_id: str) -> Response:
-    """Change labels, lifetime (counted from now) or idle_timeout (null takes it away)."""
+    """Change labels, idle_timeout (null takes it away), or when it ends: `lifetime` counted from now, `keep_for` which
+    never shortens, or `expires_at`."""
     services, context = services_of(request), context_of(request)
     body, given = await read_record_and_names(
         request, UpdateSandbox, services.settings["server.max_body"], mistaken=MISTAKEN

@@ -17,7 +17,7 @@ from bellglass.server.db.reader import Reader
 from bellglass.server.db.writer import Writer
 from bellglass.server.http.validation import did_you_mean, shown
 from bellglass.server.sandboxes import guard, store
-from bellglass.server.sandboxes.validate import check_labels, lifetime
+from bellglass.server.sandboxes.validate import check_labels, end_time, lifetime
 
 
 class Sandboxes:
@@ -45,26 +45,28 @@ class Sandboxes:
     async def update(
         self, project_id: str, sandbox_id: str, body: UpdateSandbox, given: frozenset[str], request_id: str | None
     ) -> Sandbox:
-        """Labels are replaced as a whole; a lifetime counts from now; `idle_timeout: null` takes it away. Raises what
-        `guard.running` raises, and InvalidRequest."""
+        """Labels are replaced as a whole; `idle_timeout: null` takes it away. Raises what `guard.running` raises, and
+        InvalidRequest."""
         values: dict[str, Any] = {}
+        clocks = _clocks(body)
         if body.labels is not None:
             check_labels(body.labels)
             values["labels"] = body.labels
-        if body.lifetime is not None:
-            values["lifetime_s"] = lifetime(body.lifetime, "lifetime")
+        if "lifetime_s" in clocks:
+            values["lifetime_s"] = clocks["lifetime_s"]
         if "idle_timeout" in given:
             values["idle_timeout_s"] = (
                 None if body.idle_timeout is None else lifetime(body.idle_timeout, "idle_timeout")
             )
         target = guard.running(self._reader, project_id, sandbox_id)
-        if "lifetime_s" in values or "idle_timeout_s" in values:
+        if clocks or "idle_timeout_s" in values:
             result = await self._cluster.call(
                 target.node_id,
                 "sandbox.update",
                 {
                     **target.ref,
-                    "lifetime_s": values.get("lifetime_s"),
+                    "lifetime_s": None,
+                    **clocks,
                     "idle_timeout_s": values.get("idle_timeout_s"),
                     "clear_idle": "idle_timeout_s" in values and values["idle_timeout_s"] is None,
                 },
@@ -85,6 +87,22 @@ class Sandboxes:
         if found is None:
             raise guard.not_found()
         return found
+
+
+def _clocks(body: UpdateSandbox) -> dict[str, float]:
+    """When it is to end, for the node; nothing where that is to stay as it is."""
+    given = [name for name in ("lifetime", "keep_for", "expires_at") if getattr(body, name) is not None]
+    if len(given) > 1:
+        raise InvalidRequest(
+            f"{given[1]}: it excludes {given[0]}", hint="leave one of them out", details={"field": given[1]}
+        )
+    if body.lifetime is not None:
+        return {"lifetime_s": lifetime(body.lifetime, "lifetime")}
+    if body.keep_for is not None:
+        return {"keep_for_s": lifetime(body.keep_for, "keep_for")}
+    if body.expires_at is not None:
+        return {"expires_at_unix": end_time(body.expires_at, "expires_at")}
+    return {}
 
 
 def filters_of(state: str | None, owner: str | None, name: str | None, labels: list[str]) -> store.Filters:

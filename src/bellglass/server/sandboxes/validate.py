@@ -8,7 +8,9 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+import time
 from collections.abc import Mapping
+from datetime import UTC
 from typing import NamedTuple
 
 from bellglass.egress.floor import Floor
@@ -20,6 +22,7 @@ from bellglass.model import (
     InputFile,
     SandboxSpec,
     TemplateInfo,
+    parse_time,
 )
 from bellglass.server.cluster.base import NodeInfo
 from bellglass.server.http.validation import did_you_mean, refuse
@@ -102,6 +105,18 @@ def lifetime(value: object, field: str) -> float:
     if not MIN_LIFETIME_S <= seconds <= MAX_LIFETIME_S:
         raise refuse(field, value, "is out of bounds", "from 1 second to 30 days")
     return seconds
+
+
+def end_time(value: str, field: str) -> float:
+    """Seconds of the wall clock. One that has passed is now."""
+    try:
+        moment = parse_time(value)
+        unix = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        raise refuse(field, value, "is not a time", 'such as "2026-11-30T09:00:00Z"') from None
+    if unix > time.time() + MAX_LIFETIME_S:
+        raise refuse(field, value, "is out of bounds", "at most 30 days from now")
+    return max(unix, time.time())
 
 
 def check_name(name: str | None) -> None:

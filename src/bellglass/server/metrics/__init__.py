@@ -1,0 +1,1 @@
+"""What a sandbox uses, over time."""
