@@ -59,17 +59,23 @@ def _url_of(data_dir: Path) -> str | None:
     return str(found) if found else None
 
 
+def make(transport: Transport, project: str, label: str | None, format: str | None) -> ApiKey:
+    wanted = {"project": project, "label": label, "format": format}
+    body = {name: value for name, value in wanted.items() if value is not None}
+    return ApiKey.from_json(transport.request("POST", "/v1/keys", json=body).json())
+
+
 @app.command("create", help="Make a key for a project; it is shown this once.")
 def create(
     project: Annotated[str, typer.Option(help="The project; it is made if it is new.")],
     label: Annotated[str | None, typer.Option(help="What the key is for.")] = None,
+    format: Annotated[str | None, typer.Option(help='"e2b": of the form that E2B\'s clients take.')] = None,
     data_dir: DataDir = None,
     as_json: c.JsonFlag = False,
 ) -> None:
     transport = admin_transport(data_dir)
     try:
-        body = {"project": project} if label is None else {"project": project, "label": label}
-        key = ApiKey.from_json(transport.request("POST", "/v1/keys", json=body).json())
+        key = make(transport, project, label, format)
     finally:
         transport.close()
     if as_json:

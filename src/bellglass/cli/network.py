@@ -43,5 +43,5 @@ def _print(found: SandboxNetwork) -> None:
     c.print_table(["destination", "ports", "from"], rows)
 
 
-def _ports(ports: list[int]) -> str:
-    return ",".join(map(str, ports))
+def _ports(ports: list[int] | str) -> str:
+    return ports if isinstance(ports, str) else ",".join(map(str, ports))

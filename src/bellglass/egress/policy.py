@@ -1,9 +1,10 @@
 """What a sandbox may reach: the policy document, read strictly, and its answer for a name or an address.
 
 A document is `{"mode": "deny" | "rules" | "open", "rules": [...]}`; a rule is `{"host": ...}` or `{"cidr": ...}` with
-`ports`, `protocol` and `origin`. `api.example.com` matches that name alone, `*.example.com` any depth below it and not
-the name itself. Rules by host never match an address that was dialled as such, rules by CIDR never match a name.
-Names are lower-case ASCII (punycode) without a trailing dot. A document that is anything else is refused as a whole.
+`ports` (a list, or `"any"`), `protocol` and `origin`. `api.example.com` matches that name alone, `*.example.com` any
+depth below it and not the name itself. Rules by host never match an address that was dialled as such, rules by CIDR
+never match a name. Names are lower-case ASCII (punycode) without a trailing dot. A document that is anything else is
+refused as a whole.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ MAX_PORTS = 64
 MAX_DOCUMENT_BYTES = 48 * 1024
 MAX_NAME_BYTES = 253
 MODES = ("deny", "rules", "open")
+ANY = "any"
+"""In place of a list of ports."""
 
 NAME_NOT_ALLOWED = "name_not_allowed"
 ADDRESS_NOT_ALLOWED = "address_not_allowed"
@@ -58,7 +61,8 @@ class Rule(NamedTuple):
 
     host: str | None
     network: IPv4Network | IPv6Network | None
-    ports: frozenset[int]
+    ports: frozenset[int] | None
+    """None: every one."""
     origin: str = "allow"
 
     @classmethod
@@ -87,7 +91,11 @@ class Rule(NamedTuple):
 
     def to_document(self) -> dict[str, Any]:
         where = {"host": self.host} if self.host is not None else {"cidr": str(self.network)}
-        return {**where, "ports": sorted(self.ports), "protocol": "tcp", "origin": self.origin}
+        ports = ANY if self.ports is None else sorted(self.ports)
+        return {**where, "ports": ports, "protocol": "tcp", "origin": self.origin}
+
+    def opens(self, port: int) -> bool:
+        return self.ports is None or port in self.ports
 
     def matches_name(self, name: str) -> bool:
         """Whatever the port."""
@@ -97,7 +105,7 @@ class Rule(NamedTuple):
 
     def __str__(self) -> str:
         where = self.host if self.host is not None else str(self.network)
-        return f"{where}:{','.join(str(port) for port in sorted(self.ports))}"
+        return f"{where}:{ANY if self.ports is None else ','.join(str(port) for port in sorted(self.ports))}"
 
 
 def _network(cidr: Any, index: int | None) -> IPv4Network | IPv6Network:
@@ -112,7 +120,9 @@ def _network(cidr: Any, index: int | None) -> IPv4Network | IPv6Network:
     return network
 
 
-def _ports(ports: Any, index: int | None) -> frozenset[int]:
+def _ports(ports: Any, index: int | None) -> frozenset[int] | None:
+    if ports == ANY:
+        return None
     if not isinstance(ports, list) or not 0 < len(ports) <= MAX_PORTS:
         raise PolicyError(f"ports has to be a list of 1 to {MAX_PORTS} ports", index)
     for port in ports:
@@ -201,7 +211,7 @@ class Policy:
             return Verdict(None, "open")
         found = self._named(name)
         for rule in found:
-            if port in rule.ports:
+            if rule.opens(port):
                 return Verdict(None, str(rule), checked=True)
         return Verdict(PORT_NOT_ALLOWED, str(found[0])) if found else Verdict(NAME_NOT_ALLOWED, "rules")
 
@@ -214,7 +224,7 @@ class Policy:
         near = None
         for rule in self.rules:
             if rule.network is not None and address in rule.network:
-                if port in rule.ports:
+                if rule.opens(port):
                     return Verdict(None, str(rule))
                 near = near or rule
         return Verdict(PORT_NOT_ALLOWED, str(near)) if near else Verdict(ADDRESS_NOT_ALLOWED, "rules")

@@ -20,13 +20,13 @@ DEFAULT_PORTS = (443,)
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkRule(Record):
-    """One destination that is allowed: a `host` or a `cidr`, and the `ports` of it."""
+    """One destination that is allowed: a `host` or a `cidr`, and the `ports` of it: a list, or "any"."""
 
     host: str | None = None
     """A name, or `*.example.com` for every name below example.com (not itself)."""
     cidr: str | None = None
     """IPv4 addresses that may be dialed as they are, such as "203.0.114.0/24"."""
-    ports: list[int] = dataclasses.field(default_factory=lambda: list(DEFAULT_PORTS))
+    ports: list[int] | Literal["any"] = dataclasses.field(default_factory=lambda: list(DEFAULT_PORTS))
     protocol: str = "tcp"
 
 
@@ -59,7 +59,7 @@ class ResolvedRule(Record):
 
     host: str | None = None
     cidr: str | None = None
-    ports: list[int]
+    ports: list[int] | Literal["any"]
     protocol: str
     origin: str
 

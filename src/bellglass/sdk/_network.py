@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from bellglass.model import NetworkPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """One destination: a `host` or a `cidr`, its `ports` and its `protocol` ("tcp")."""
+    """One destination: a `host` or a `cidr`, its `ports` (or "any") and its `protocol` ("tcp")."""
 
     host: str | None = None
     cidr: str | None = None
-    ports: Sequence[int] = (443,)
+    ports: Sequence[int] | Literal["any"] = (443,)
     protocol: str = "tcp"
 
     def __post_init__(self) -> None:
@@ -27,7 +27,8 @@ class Rule:
 
     def to_json(self) -> dict[str, Any]:
         where = {"host": self.host} if self.host is not None else {"cidr": self.cidr}
-        return {**where, "ports": list(self.ports), "protocol": self.protocol}
+        ports = self.ports if isinstance(self.ports, str) else list(self.ports)
+        return {**where, "ports": ports, "protocol": self.protocol}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,8 @@ from bellglass.server.http.connections import LINGER_S, MAX_LINGERING, Connectio
 from bellglass.server.http.context import KEY, Context
 from bellglass.settings import Settings
 
-KEEP_ALIVE_S = 75
+KEEP_ALIVE_S = 640
+"""Longer than any client of ours or E2B's keeps one that is idle: none may send into a connection that closes."""
 GRACE_S = 1
 HEAD_S = 30
 MAX_HEAD_BYTES = 64 * 1024

@@ -89,6 +89,18 @@ def test_host_rules_never_match_addresses_nor_cidr_rules_names() -> None:
     assert not rules({"host": "a.test", "ports": [443]}).by_address(ip_address("8.8.8.8"), 443).allowed
 
 
+def test_any_port_is_one_of_what_is_named() -> None:
+    policy = rules({"host": "a.test", "ports": "any"}, {"cidr": "8.8.8.8/32", "ports": "any"})
+    for port in (1, 443, 65535):
+        assert policy.by_name("a.test", port).allowed
+        assert policy.by_name("a.test", port).checked
+        assert policy.by_address(ip_address("8.8.8.8"), port).allowed
+    assert not policy.by_name("b.a.test", 443).allowed
+    assert not policy.by_address(ip_address("8.8.8.9"), 443).allowed
+    assert Policy.parse(policy.to_document()) == policy
+    assert str(policy.rules[1]) == "8.8.8.8/32:any"
+
+
 def test_the_ports_of_all_rules_that_match_count() -> None:
     policy = rules({"host": "*.a.test", "ports": [443]}, {"host": "x.a.test", "ports": [22]})
     assert [policy.by_name("x.a.test", port).allowed for port in (443, 22, 80)] == [True, True, False]
@@ -129,6 +141,7 @@ GOOD = {"host": "a.test", "ports": [443], "protocol": "tcp", "origin": "preset:p
         {"ports": [True]},
         {"ports": ["443"]},
         {"ports": 443},
+        {"ports": "all"},
         {"ports": list(range(1, MAX_PORTS + 2))},
         {"protocol": "udp"},
         {"origin": "preset:"},

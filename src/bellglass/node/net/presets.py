@@ -192,4 +192,5 @@ def _document_rule(rule: NetworkRule) -> dict[str, Any]:
 
 
 def _shown(rule: Mapping[str, Any]) -> str:
-    return f"{rule.get('host') or rule.get('cidr')}:{','.join(map(str, rule['ports']))}"
+    ports = rule["ports"] if isinstance(rule["ports"], str) else ",".join(map(str, rule["ports"]))
+    return f"{rule.get('host') or rule.get('cidr')}:{ports}"

@@ -22,6 +22,8 @@ routes = Routes("keys")
 class CreateKey(Record):
     project: str
     label: str | None = None
+    format: str = "bellglass"
+    """`e2b`: a secret of the form that E2B's clients take. What it may do is the same."""
 
 
 @routes.action(
@@ -32,7 +34,7 @@ async def create(request: Request) -> Response:
     """A key for a project, which is made if it is new. `secret` is shown this once."""
     services = services_of(request)
     body = await read_record(request, CreateKey, services.settings["server.max_body"])
-    key = await services.keys.create(body.project, body.label)
+    key = await services.keys.create(body.project, body.label, body.format)
     context_of(request).objects.update(key_id=key.id, project_id=key.project_id)
     return answer(key, 201)
 

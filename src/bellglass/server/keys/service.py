@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import secrets
+from collections.abc import Callable
 from functools import partial
 
 from sqlalchemy import Connection
@@ -12,10 +14,14 @@ from bellglass.model import ApiKey, Project, now
 from bellglass.server.auth.service import Auth, digest_of
 from bellglass.server.db.reader import Reader
 from bellglass.server.db.writer import Writer
-from bellglass.server.http.validation import shown
+from bellglass.server.http.validation import refuse, shown
 from bellglass.server.keys import store
 
 SECRET_CHARACTERS = 32  # of 5 bits: 160
+FORMATS: dict[str, Callable[[], str]] = {
+    "bellglass": lambda: "bg_" + random_base32(SECRET_CHARACTERS),
+    "e2b": lambda: "e2b_" + secrets.token_hex(20),
+}
 
 
 class Keys:
@@ -24,8 +30,10 @@ class Keys:
         self._writer = writer
         self._auth = auth
 
-    async def create(self, project: str, label: str | None) -> ApiKey:
+    async def create(self, project: str, label: str | None, format: str = "bellglass") -> ApiKey:
         """A key for a project, which is made if it is new. Raises InvalidRequest."""
+        if format not in FORMATS:
+            raise refuse("format", format, "is no format of keys", f"one of: {', '.join(FORMATS)}")
         if not NAME.fullmatch(project):
             raise InvalidRequest(
                 f"project: {shown(project)} is not a name",
@@ -38,7 +46,7 @@ class Keys:
                 hint="1 to 256 printable characters",
                 details={"field": "label"},
             )
-        secret = "bg_" + random_base32(SECRET_CHARACTERS)
+        secret = FORMATS[format]()
         made = now()
 
         def write(connection: Connection) -> ApiKey:

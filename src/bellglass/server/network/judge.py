@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from bellglass.egress.floor import Floor
 from bellglass.egress.policy import Policy, PolicyError
@@ -96,8 +96,10 @@ def _written_out(text: str, field: str) -> NetworkRule:
     return NetworkRule(cidr=where, ports=ports)
 
 
-def _ports(ports: list[int], field: str) -> list[int]:
+def _ports(ports: list[int] | Literal["any"], field: str) -> list[int] | Literal["any"]:
     """In order, each once."""
+    if isinstance(ports, str):
+        return ports
     if not 1 <= len(set(ports)) <= MAX_RULE_PORTS:
         raise refuse(field, len(set(ports)), "ports are no number of ports", f"from 1 to {MAX_RULE_PORTS}")
     for number, port in enumerate(ports):

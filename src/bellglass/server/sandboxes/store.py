@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Row, Select, Update, and_, bindparam, delete, insert, or_, select, update
+from sqlalchemy import Connection, Row, Select, Update, and_, bindparam, delete, insert, or_, select, tuple_, update
 
 from bellglass.ids import SANDBOX_ID
 from bellglass.model import Sandbox, State, now, read_network
@@ -47,12 +47,15 @@ FIND_LIVE_NAME = _SELECT.where(
 
 
 class Filters(NamedTuple):
-    """`states` empty: any. `labels`: all of them must fit."""
+    """`states` empty: any. `labels`: all of them must fit. `created_since` is one of our times, itself included."""
 
     states: tuple[str, ...]
     owner: str | None
     name: str | None
     labels: tuple[tuple[str, str], ...]
+    template: str | None = None
+    created_since: str | None = None
+    oldest_first: bool = False
 
 
 def to_record(row: Row[*tuple[Any, ...]]) -> Sandbox:
@@ -87,7 +90,7 @@ def find_live_name(connection: Connection, project_id: str, name: str) -> Sandbo
 def page(
     connection: Connection, project_id: str, filters: Filters, limit: int, after: tuple[str, str] | None
 ) -> list[Sandbox]:
-    """Newest first. `after` is (created_at, id) of the last one seen, so new rows never shift a page."""
+    """Newest first unless told. `after` is (created_at, id) of the last one seen, so new rows never shift a page."""
     query: Select[Any] = _SELECT.where(sandboxes.c.project_id == project_id, sandboxes.c.deleted_at.is_(None))
     if filters.states:
         query = query.where(sandboxes.c.state.in_(filters.states))
@@ -98,15 +101,15 @@ def page(
     for key, value in filters.labels:
         fits = select(sandbox_labels.c.sandbox_id).where(sandbox_labels.c.key == key, sandbox_labels.c.value == value)
         query = query.where(sandboxes.c.id.in_(fits))
+    if filters.template is not None:
+        query = query.where(sandboxes.c.template == filters.template)
+    if filters.created_since is not None:
+        query = query.where(sandboxes.c.created_at >= filters.created_since)
+    place = tuple_(sandboxes.c.created_at, sandboxes.c.id)
     if after is not None:
-        created_at, sandbox_id = after
-        query = query.where(
-            or_(
-                sandboxes.c.created_at < created_at,
-                and_(sandboxes.c.created_at == created_at, sandboxes.c.id < sandbox_id),
-            )
-        )
-    query = query.order_by(sandboxes.c.created_at.desc(), sandboxes.c.id.desc()).limit(limit)
+        query = query.where(place > after if filters.oldest_first else place < after)
+    order = (sandboxes.c.created_at, sandboxes.c.id)
+    query = query.order_by(*(order if filters.oldest_first else [column.desc() for column in order])).limit(limit)
     return [to_record(row) for row in connection.execute(query)]
 
 

@@ -36,6 +36,8 @@ MIN_DISK_BYTES = 64 * 2**20
 MIN_PIDS, MAX_PIDS = 16, 32768
 MIN_LIFETIME_S, MAX_LIFETIME_S = 1.0, 30 * 86400.0
 MAX_LABELS = 64
+MAX_LABEL_KEY = 128
+MAX_LABELS_BYTES = 32 * 1024
 MAX_ENV_BYTES = 256 * 1024
 MAX_OWNER = 256
 MAX_PATH_BYTES = 4096
@@ -44,7 +46,6 @@ BYTES_PER_INODE = 16384
 MIN_INODES = 4096
 RESERVED = "bellglass"
 RESERVED_ENV = "BELLGLASS_"
-_LABEL_KEY = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?$")
 _USER = re.compile(r"^([a-z_][a-z0-9_.-]{0,31}|[0-9]{1,10})$")
 
 
@@ -94,7 +95,7 @@ def find_template(name: str, info: NodeInfo) -> TemplateInfo:
     for template in info.templates:
         if template.name == name:
             return template
-    names = sorted(template.name for template in info.templates)
+    names = sorted({template.name for template in info.templates})
     there = f"there are: {', '.join(names)}" if names else "none is built yet: `make template` builds base"
     hint = did_you_mean(name, names)
     raise refuse("template", name, f"is unknown; {there}" if hint else "is unknown", hint or there)
@@ -137,10 +138,14 @@ def check_labels(labels: Mapping[str, str]) -> None:
             raise refuse(
                 f"labels.{key[:63]}", key, "is reserved", f"keys that begin with {RESERVED!r} are the platform's"
             )
-        if not _LABEL_KEY.fullmatch(key):
-            raise refuse("labels", key, "is not a label's key", "1 to 63 letters, digits, '.', '_', '/', '-'")
-        if len(value) > 256 or "\0" in value:
-            raise refuse(f"labels.{key}", value, "is not a label's value", "at most 256 characters, no NUL")
+        if not key or len(key) > MAX_LABEL_KEY or not key.isprintable() or key != key.strip() or "=" in key:
+            hint = f'1 to {MAX_LABEL_KEY} printable characters, no "=", no space at either end'
+            raise refuse("labels", key, "is not a label's key", hint)
+        if "\0" in value:
+            raise refuse(f"labels.{key}", value, "is not a label's value", "no NUL")
+    size = sum(len(key.encode()) + len(value.encode()) for key, value in labels.items())
+    if size > MAX_LABELS_BYTES:
+        raise refuse("labels", size, "bytes of labels are too many", f"at most {format_size(MAX_LABELS_BYTES)}")
 
 
 def check_env(env: Mapping[str, str], limit_bytes: int = MAX_ENV_BYTES) -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from bellglass.server.compat.e2b.actions import application
+from bellglass.server.compat.e2b.control.lists import routes as list_routes
+from bellglass.server.compat.e2b.control.refused import routes as refused_routes
 from bellglass.server.compat.e2b.control.sandboxes import routes as sandbox_routes
+from bellglass.server.compat.e2b.control.templates import routes as template_routes
 from bellglass.server.compat.e2b.routing import Front, Serve
 from bellglass.server.http.context import App
 from bellglass.server.services import Services
 
-FEATURES = (sandbox_routes,)
+FEATURES = (list_routes, sandbox_routes, template_routes, refused_routes)
 PORTS: Mapping[int, Serve] = {}
 """What answers in place of a program of the sandbox: ENVD_PORT and INTERPRETER_PORT of routing."""
 

@@ -17,11 +17,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from bellglass.errors import InvalidRequest, NotSupported
+from bellglass.errors import InvalidRequest, NotSupported, Unauthorized
 from bellglass.ids import SANDBOX_ID
 from bellglass.model import State
 from bellglass.server.auth.principal import KeyState, Principal
-from bellglass.server.compat.e2b import errors
+from bellglass.server.compat.e2b import errors, signatures
 from bellglass.server.compat.e2b.actions import application
 from bellglass.server.db.tables import projects, sandboxes
 from bellglass.server.http.context import App, Receive, Scope, Send, context_of
@@ -84,16 +84,17 @@ class Front:
             await self._native(scope, receive, send)
             return
         is_below = _is_below(scope["path"])
-        if any(name == _ID_HEADER for name, _ in scope["headers"]):
-            # Also where E2B_SANDBOX_URL is the same as E2B_API_URL.
-            await self._visits(_stripped(scope) if is_below else scope, receive, send)
+        # Also where E2B_SANDBOX_URL is the same as E2B_API_URL.
+        own = _stripped(scope) if is_below else scope
+        if own["path"] == signatures.PATH or any(name == _ID_HEADER for name, _ in scope["headers"]):
+            await self._visits(own, receive, send)
         elif is_below:
-            await self._control(_stripped(scope), receive, send)
+            await self._control(own, receive, send)
         else:
             await self._native(scope, receive, send)
 
     async def _visit(self, request: Request) -> Response:
-        sandbox_id, port = _named(request.headers)
+        sandbox_id, port = _named(request.headers) or await self._signed(request)
         target = self._destination(sandbox_id, port)
         if target is None:
             context_of(request).error_code = "not_running"
@@ -106,6 +107,17 @@ class Front:
             )
         context_of(request).objects["sandbox_id"] = sandbox_id
         return await serve(request, target)
+
+    async def _signed(self, request: Request) -> tuple[str, int]:
+        """Of a URL that its client signed: it is fetched by others, who know nothing of headers."""
+        services = self._services()
+        found = None
+        if "signature" in request.query_params:
+            query = dict(request.query_params)
+            found = await services.reader.in_thread(signatures.signer, services.e2b, request.method, query)
+        if found is None:
+            raise Unauthorized("the URL names no sandbox", hint="sign it, or send E2b-Sandbox-Id")
+        return found, ENVD_PORT
 
     def _destination(self, sandbox_id: str, port: int) -> Destination | None:
         """None for whatever does not run, unknown ids among it: all answer the same."""
@@ -124,9 +136,11 @@ def _owner(connection: Connection, sandbox_id: str) -> Row[*tuple[Any, ...]] | N
     return connection.execute(_OWNER, {"id": sandbox_id}).first()
 
 
-def _named(headers: Headers) -> tuple[str, int]:
+def _named(headers: Headers) -> tuple[str, int] | None:
     ids, ports = headers.getlist("e2b-sandbox-id"), headers.getlist("e2b-sandbox-port")
-    if len(ids) != 1 or len(ports) > 1:
+    if not ids:
+        return None
+    if len(ids) > 1 or len(ports) > 1:
         raise InvalidRequest("E2b-Sandbox-Id and E2b-Sandbox-Port must be sent once")
     port = ports[0].strip() if ports else str(ENVD_PORT)
     if not _PORT.fullmatch(port) or int(port) > 65535:

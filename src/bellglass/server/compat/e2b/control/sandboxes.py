@@ -7,10 +7,10 @@ import time
 from starlette.requests import Request
 from starlette.responses import Response
 
-from bellglass.errors import InvalidRequest
-from bellglass.model import CreateSandbox, Network, Sandbox, State, UpdateSandbox, parse_time
+from bellglass.errors import InvalidRequest, NotFound
+from bellglass.model import CreateSandbox, Sandbox, State, UpdateSandbox, parse_time
 from bellglass.server.compat.e2b.actions import Routes, services_of
-from bellglass.server.compat.e2b.control import bodies, shapes
+from bellglass.server.compat.e2b.control import bodies, network, shapes
 from bellglass.server.compat.e2b.control.bodies import Body
 from bellglass.server.compat.e2b.errors import not_supported
 from bellglass.server.http.answers import answer, no_content
@@ -43,17 +43,23 @@ async def _create(request: Request, body: Body) -> Response:
     template = body.take("templateID", str)
     if not template:
         raise InvalidRequest("templateID: is missing")
+    net = network.wanted(body)
     wanted = CreateSandbox(
         template=template,
         lifetime=_timeout(body, least=1),
         labels=body.strings("metadata"),
         env=body.strings("envVars"),
-        network=_network(body),
+        network=net.network,
     )
-    _refuse_pauses(body)
+    _refuse_what_is_not_here(body)
     body.done()
     key = check_key(request.headers.get("idempotency-key"))
-    created = await services.creator.create(principal_of(request).project, wanted, key, context.request_id)
+    try:
+        created = await services.creator.create(principal_of(request).project, wanted, key, context.request_id)
+    except InvalidRequest as error:
+        if error.details.get("field") == "template":
+            raise NotFound(error.message, hint=error.hint) from None
+        raise
     context.objects["sandbox_id"] = created.sandbox["id"]
     return _started(services, services.sandboxes.get(principal_of(request).project, created.sandbox["id"]), 201)
 
@@ -73,12 +79,12 @@ async def connect(request: Request) -> Response:
 @routes.action("GET", "/sandboxes/{sandbox_id}", "sandbox.get")
 async def get(request: Request) -> Response:
     services = services_of(request)
-    return answer(shapes.detail(_running(request), services.e2b, shapes.domain_of(services.ports.origins)))
+    return answer(shapes.detail(running(request), services.e2b, shapes.domain_of(services.ports.origins)))
 
 
 @routes.action("DELETE", "/sandboxes/{sandbox_id}", "sandbox.delete")
 async def kill(request: Request) -> Response:
-    _running(request)  # a repeat is told that there is none
+    running(request)  # a repeat is told that there is none
     services, sandbox_id = services_of(request), request.path_params["sandbox_id"]
     await services.deleter.delete(principal_of(request).project, sandbox_id, context_of(request).request_id)
     return no_content()
@@ -92,7 +98,7 @@ async def set_timeout(request: Request) -> Response:
     body.done()
     if timeout_s == 0:
         return await kill(request)
-    _running(request)
+    running(request)
     await _update(request, timeout_s)
     return no_content()
 
@@ -103,6 +109,18 @@ async def refresh(request: Request) -> Response:
     duration_s = body.take("duration", int, DEFAULT_TIMEOUT_S)
     body.done()
     await _extend(request, duration_s)
+    return no_content()
+
+
+@routes.action("PUT", "/sandboxes/{sandbox_id}/network", "network.set")
+async def set_network(request: Request) -> Response:
+    """Replaces all of it. Answers once it is in force."""
+    running(request)
+    body = await _body(request)
+    wanted = network.update(body)
+    await services_of(request).networks.put(
+        principal_of(request).project, request.path_params["sandbox_id"], wanted, context_of(request).request_id
+    )
     return no_content()
 
 
@@ -121,23 +139,22 @@ def _timeout(body: Body, *, least: int) -> int:
     return timeout_s
 
 
-def _network(body: Body) -> Network:
-    wants_internet = body.take("allow_internet_access", bool, True)
-    if body.take("network", dict):
-        raise not_supported("network")
-    return "open" if wants_internet else "deny"
-
-
-def _refuse_pauses(body: Body) -> None:
+def _refuse_what_is_not_here(body: Body) -> None:
     if body.take("autoPause", bool, False):
         raise not_supported("pausing at the timeout (autoPause)", "leave on_timeout at 'kill'")
     if body.take("autoPauseMemory", bool, True) is False:
         raise InvalidRequest("autoPauseMemory: goes with autoPause only")
     if (resume := body.take("autoResume", dict)) and resume.get("enabled"):
         raise not_supported("waking a paused sandbox (autoResume)")
+    if body.take("volumeMounts", list):
+        raise not_supported("mounting volumes (volumeMounts)", "copy files in after the create")
+    if body.take("mcp", dict):
+        raise not_supported("MCP servers of a sandbox (mcp)", "run them in a sandbox and publish their port")
+    if body.take("iam", dict):
+        raise not_supported("workload identity (iam)")
 
 
-def _running(request: Request) -> Sandbox:
+def running(request: Request) -> Sandbox:
     """Raises NotFound for all that does not run: E2B knows no sandboxes that have ended."""
     project, sandbox_id = principal_of(request).project, request.path_params["sandbox_id"]
     found = services_of(request).sandboxes.get(project, sandbox_id)
@@ -148,7 +165,7 @@ def _running(request: Request) -> Sandbox:
 
 async def _extend(request: Request, seconds: int) -> Sandbox:
     """Leaves a later end as it is, to the byte."""
-    found = _running(request)
+    found = running(request)
     if found.expires_at is not None and parse_time(found.expires_at).timestamp() >= time.time() + seconds:
         return found
     return await _update(request, seconds)

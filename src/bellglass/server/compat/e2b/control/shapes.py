@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bellglass.model import Sandbox
+from bellglass.server.compat.e2b.control import network
 from bellglass.server.compat.e2b.tokens import Tokens
 from bellglass.server.previews.origins import DEFAULT_PORTS, Origins
 
@@ -60,4 +61,5 @@ def detail(sandbox: Sandbox, tokens: Tokens, domain: str) -> dict[str, Any]:
         "domain": domain,
         "lifecycle": {"autoResume": False, "onTimeout": "kill"},
         "allowInternetAccess": sandbox.network != "deny",
+        **({"network": shown} if (shown := network.shape(sandbox.network)) else {}),
     }
