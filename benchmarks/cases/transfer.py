@@ -14,12 +14,15 @@ import mmap
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.bench import Bench
 from benchmarks.measure import Bound, Row, stopwatch
-from benchmarks.memory import MIB, Growth, agent_pids
+from benchmarks.memory import MIB, Growth, agent_pids, touch
 
 OURS = "bellglass, sync SDK"
 BUFFERED, DIRECT = "this disk alone, buffered, then fsync", "this disk alone, O_DIRECT and fsync"
@@ -37,43 +40,74 @@ class Moved(NamedTuple):
 
 
 def measure(bench: Bench) -> list[Row]:
-    return measure_size(bench, bench.times(1024, 256), bench.times(3, 1))
+    size_mib = bench.times(1024, 256)
+    trips = RoundTrips(bench)
+    plain: dict[str, list[float]] = {BUFFERED: [], DIRECT: []}
+    with trips.file(size_mib) as source:
+        for _ in range(bench.times(3, 1)):
+            trips.go(source)
+            for how, flags in ((BUFFERED, 0), (DIRECT, os.O_DIRECT)):
+                plain[how].append(_plain_write(source.path, bench.scratch / "plain", flags))
+                (bench.scratch / "plain").unlink()
+    rows = [Row("transfer", f"{size_mib} MiB written", how, "MB/s", samples) for how, samples in plain.items()]
+    return [*trips.speed_rows("transfer", size_mib), *rows, *trips.memory_rows("transfer")]
 
 
-def measure_size(bench: Bench, size_mib: int, times: int, *, case: str = "transfer") -> list[Row]:
-    """`times` files of that size up and down, in sandboxes of their own."""
-    size_bytes = size_mib * MIB
-    source, copy, plain = (bench.scratch / name for name in ("source", "copy", "plain"))
-    digest = _fill(source, size_bytes)
-    pids = {name: pid for name, pid in bench.stack.pids().items() if name in DAEMONS}
-    speeds: dict[str, list[float]] = {"up": [], "down": [], "fsynced": [], BUFFERED: [], DIRECT: []}
-    grown: dict[str, list[float]] = {name: [] for name in ("client", *DAEMONS, "agent")}
-    for _ in range(times):
-        with bench.sandbox() as box:
-            for direction, local in (("up", source), ("down", copy)):
-                moved = _move(bench, box.id, direction, local, digest, pids)
-                speeds[direction].append(moved.megabytes_per_s)
-                if direction == "down":
-                    speeds["fsynced"].append(moved.fsynced_megabytes_per_s)
-                for name, growth in moved.growth_bytes.items():
-                    grown[name].append(growth / MIB)
+@dataclass(frozen=True, slots=True)
+class Source:
+    path: Path
+    digest: str
+
+
+class RoundTrips:
+    """Files up and down, each in a sandbox of its own; what they reached, and by how much processes grew."""
+
+    def __init__(self, bench: Bench, *, touched: bool = False) -> None:
+        """With `touched`, no download pays for the first use of memory (see `memory.touch`)."""
+        self.up: list[float] = []
+        self.down: list[float] = []
+        self.fsynced: list[float] = []
+        self.grown: dict[str, list[float]] = {name: [] for name in ("client", *DAEMONS, "agent")}
+        self._bench = bench
+        self._touched = touched
+        self._pids = {name: pid for name, pid in bench.stack.pids().items() if name in DAEMONS}
+
+    @contextmanager
+    def file(self, size_mib: int) -> Iterator[Source]:
+        path = self._bench.scratch / f"source-{size_mib}"
+        try:
+            yield Source(path, _fill(path, size_mib * MIB))
+        finally:
+            path.unlink()
+
+    def go(self, source: Source) -> None:
+        copy = self._bench.scratch / "copy"
+        with self._bench.sandbox() as box:
+            up = _move(self._bench, box.id, "up", source.path, source.digest, self._pids)
+            if self._touched:
+                touch(3 * source.path.stat().st_size)  # what the file takes in the sandbox's cache and the client's, and more
+            down = _move(self._bench, box.id, "down", copy, source.digest, self._pids)
             copy.unlink()
-        bench.wait_reclaimed(box.id)
-        for how, flags in ((BUFFERED, 0), (DIRECT, os.O_DIRECT)):
-            speeds[how].append(_plain_write(source, plain, flags))
-            plain.unlink()
-    source.unlink()
-    size = f"{size_bytes // MIB} MiB"
-    rows = [
-        Row(case, f"{size} up, durable, sha256 equal", OURS, "MB/s", speeds["up"], SPEED),
-        Row(case, f"{size} down, sha256 equal", OURS, "MB/s", speeds["down"], SPEED),
-        Row(case, f"{size} down, local copy fsynced too", OURS, "MB/s", speeds["fsynced"]),
-        Row(case, f"{size} written", BUFFERED, "MB/s", speeds[BUFFERED]),
-        Row(case, f"{size} written", DIRECT, "MB/s", speeds[DIRECT]),
-    ]
-    return rows + [
-        Row(case, f"memory that the {name} grew by", OURS, "MiB", samples, MEMORY) for name, samples in grown.items()
-    ]
+        self._bench.wait_reclaimed(box.id)
+        self.up.append(up.megabytes_per_s)
+        self.down.append(down.megabytes_per_s)
+        self.fsynced.append(down.fsynced_megabytes_per_s)
+        for moved in (up, down):
+            for name, growth in moved.growth_bytes.items():
+                self.grown[name].append(growth / MIB)
+
+    def speed_rows(self, case: str, size_mib: int) -> list[Row]:
+        return [
+            Row(case, f"{size_mib} MiB up, durable, sha256 equal", OURS, "MB/s", self.up, SPEED),
+            Row(case, f"{size_mib} MiB down, sha256 equal", OURS, "MB/s", self.down, SPEED),
+            Row(case, f"{size_mib} MiB down, local copy fsynced too", OURS, "MB/s", self.fsynced),
+        ]
+
+    def memory_rows(self, case: str) -> list[Row]:
+        return [
+            Row(case, f"memory that the {name} grew by", OURS, "MiB", samples, MEMORY)
+            for name, samples in self.grown.items()
+        ]
 
 
 def _move(bench: Bench, sandbox_id: str, direction: str, local: Path, digest: str, pids: dict[str, int]) -> Moved:
