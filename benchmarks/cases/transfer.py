@@ -85,7 +85,8 @@ class RoundTrips:
         with self._bench.sandbox() as box:
             up = _move(self._bench, box.id, "up", source.path, source.digest, self._pids)
             if self._touched:
-                touch(3 * source.path.stat().st_size)  # what the file takes in the sandbox's cache and the client's, and more
+                # What the file takes in the sandbox's cache and the client's, and more.
+                touch(3 * source.path.stat().st_size)
             down = _move(self._bench, box.id, "down", copy, source.digest, self._pids)
             copy.unlink()
         self._bench.wait_reclaimed(box.id)
