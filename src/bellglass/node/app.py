@@ -32,6 +32,7 @@ from bellglass.node.net.refusals import Refusals
 from bellglass.node.params import Params
 from bellglass.node.sandboxes import DISK_LOW, Sandboxes
 from bellglass.node.templates import Templates, agent_binary
+from bellglass.spare_memory import give_back
 
 RECORDS_FILE = "executions.db"
 TIDY_S = 60.0
@@ -149,6 +150,8 @@ class Node:
         stack.push_async_callback(self.sandboxes.metrics.close)
         tidy = asyncio.get_running_loop().create_task(self._tidy(), name="tidy")
         stack.callback(tidy.cancel)
+        spare = asyncio.get_running_loop().create_task(give_back(), name="spare memory")
+        stack.callback(spare.cancel)
 
     async def listen(self, *, secret: str, allowed_uids: set[int] | None = None) -> None:
         """Serve the operations on the data folder's socket."""

@@ -69,6 +69,7 @@ from bellglass.server.services import Services
 from bellglass.server.system.routes import routes as system_routes
 from bellglass.server.templates.routes import routes as template_routes
 from bellglass.settings import Settings
+from bellglass.spare_memory import give_back
 
 FEATURES = (
     sandbox_routes, execution_routes, file_routes, folder_routes, template_routes, pool_routes, key_routes,
@@ -112,6 +113,7 @@ class Application:
                 await writer.run(event_store.number_from_now, spends=False)
             self._feed = Feed(writer)
             stack.push_async_callback(_cancel, asyncio.create_task(_keep_filled(ballast), name="ballast"))
+            stack.push_async_callback(_cancel, asyncio.create_task(give_back(), name="spare memory"))
             self.services = await self._put_together(stack, reader, writer)
             self.fastapi.state.services = self.services
             self._stack = stack.pop_all()
