@@ -21,19 +21,20 @@ ALLOWED = {
     "wire": {"wire", "errors"},
     "settings": {"errors", "units"},
     "faultpoints": set(),
+    "scheduling": set(),
     "egress": {"egress"},
     "link": {"link", "wire", "errors", "ids", "model"},
     "sdk": {"sdk", *BASE},
     "server": {"server", "link", "egress", "ballast", "faultpoints", *BASE},
-    "node": {"node", "link", "egress", "ballast", "faultpoints", *BASE},
-    "supervise": {"supervise", "node", "link", "egress", *BASE},
+    "node": {"node", "link", "egress", "ballast", "faultpoints", "scheduling", *BASE},
+    "supervise": {"supervise", "node", "link", "egress", "scheduling", *BASE},
     "cli": {"cli", "sdk", "supervise", *BASE},
     "testing": {"testing", "sdk", "supervise", "egress", "faultpoints", *BASE},
 }
 """Part to the parts that it may import. `bellglass` itself (the version and the SDK's names) is open to all but the
 base; only the root package imports the SDK for others."""
 
-STANDARD_LIBRARY_ONLY = {*BASE, "testing", "egress", "ballast", "faultpoints"}
+STANDARD_LIBRARY_ONLY = {*BASE, "testing", "egress", "ballast", "faultpoints", "scheduling"}
 CLIENT_PACKAGES = {"httpcore2", "typer", "click", "rich", "jsonschema", "referencing"}
 
 

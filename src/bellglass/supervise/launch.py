@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bellglass import scheduling
 from bellglass.datadir import cache_dir
 from bellglass.errors import SandboxFailed
 from bellglass.settings import SETTINGS
@@ -96,6 +97,7 @@ def start_server(installation: Installation, *, listen: str | None, port: int | 
     argv, variables = server_argv(installation, listen=listen, port=port), environment()
 
     def become() -> None:
+        _answer_calls()
         _drop(installation.server)
         os.execve(argv[0], argv, variables)
 
@@ -120,6 +122,7 @@ def start_node(installation: Installation, *, with_helper: bool) -> Started:
             ours.set_inheritable(True)
             variables["BELLGLASS_HELPER_FD"] = str(ours.fileno())
             ours.detach()
+        _answer_calls()
         _drop(installation.node)
         os.execve(argv[0], argv, variables)
 
@@ -146,7 +149,13 @@ def start_egress(installation: Installation, name: str, config: Mapping[str, Any
     variables = {key: value for key, value in variables.items() if not key.startswith(("BELLGLASS_", "MALLOC_"))}
     log_file = installation.data.logs_dir / f"{name}.log"
     begun = _size(log_file)
-    pid, output = _fork(lambda: os.execve(argv[0], argv, variables), log_file)
+
+    def become() -> None:
+        if name == "proxy":
+            scheduling.relay()
+        os.execve(argv[0], argv, variables)
+
+    pid, output = _fork(become, log_file)
     return _await_ready(name, pid, output, log_file, begun)
 
 
@@ -225,6 +234,11 @@ def _fork_helper(installation: Installation, channel: socket.socket, *, launcher
         os.write(2, f"bellglass: could not start the helper: {error}\n".encode())
     finally:
         os._exit(1)
+
+
+def _answer_calls() -> None:
+    if os.geteuid() == 0:  # others may give themselves no more weight than they have
+        scheduling.answer_calls()
 
 
 def _drop(identity: Identity) -> None:

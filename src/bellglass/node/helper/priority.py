@@ -9,11 +9,11 @@ creates find the pool empty.
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from pathlib import Path
 
+from bellglass.scheduling import weigh_session
+
 BACKGROUND_NICE = 5
-_AUTOGROUP = "/proc/{pid}/autogroup"
 
 
 def step_back() -> None:
@@ -22,16 +22,11 @@ def step_back() -> None:
     if os.getsid(0) != os.getpid():
         os.setsid()
     os.setpriority(os.PRIO_PROCESS, 0, BACKGROUND_NICE)
-    _weigh_session(0, BACKGROUND_NICE)
+    weigh_session(0, BACKGROUND_NICE)
 
 
 def restore(pid: int, nice: int) -> None:
     """A process that was started from one that had stepped back, its threads and its session."""
     for thread in Path(f"/proc/{pid}/task").iterdir():
         os.setpriority(os.PRIO_PROCESS, int(thread.name), nice)
-    _weigh_session(pid, nice)
-
-
-def _weigh_session(pid: int, nice: int) -> None:
-    with suppress(FileNotFoundError):  # a kernel without autogroups
-        Path(_AUTOGROUP.format(pid=pid or "self")).write_text(str(nice))
+    weigh_session(pid, nice)

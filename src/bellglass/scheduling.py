@@ -1,0 +1,54 @@
+"""How the kernel's scheduler weighs what somebody waits for against what moves bytes.
+
+A waking task does not interrupt one that runs: it waits for that one's slice (EEVDF, 3-4 ms on a small machine), unless
+its own slice is shorter. So who answers calls has a short one, who relays has a long one and interrupts nobody. Linux
+before 6.12 takes the slice for nothing and has only the weights: by nice, and between sessions by that of the session
+(autogroup, proc(5)).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+from contextlib import suppress
+from pathlib import Path
+
+SHORT_SLICE_US, LONG_SLICE_US = 100, 20_000
+"""What the kernel takes is 100 us to 100 ms."""
+ANSWERING_NICE, RELAYING_NICE = -5, 5
+_SYS_SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}
+_ATTRIBUTES = struct.Struct("=IIQiIQQQII")  # size policy flags nice priority runtime deadline period and two clamps
+_RESET_ON_FORK = 1
+
+
+def answer_calls() -> None:
+    """This process, which leads a session of its own: others wait for it. Its children and threads alike."""
+    _set(0, os.SCHED_OTHER, os.getpriority(os.PRIO_PROCESS, 0), SHORT_SLICE_US)
+    weigh_session(0, ANSWERING_NICE)
+
+
+def answer_calls_alone(pid: int) -> None:
+    """A process that others wait for, without its children: these are somebody else's."""
+    _set(pid, os.SCHED_OTHER, os.getpriority(os.PRIO_PROCESS, pid), SHORT_SLICE_US, _RESET_ON_FORK)
+
+
+def relay() -> None:
+    """This process, which leads a session of its own: it steps back behind those who answer."""
+    _set(0, os.SCHED_BATCH, RELAYING_NICE, LONG_SLICE_US)
+    weigh_session(0, RELAYING_NICE)
+
+
+def weigh_session(pid: int, nice: int) -> None:
+    """Of the process, 0 for the caller's."""
+    # Kernels without autogroups, and containers whose root has no CAP_SYS_NICE.
+    with suppress(FileNotFoundError, PermissionError):
+        Path(f"/proc/{pid or 'self'}/autogroup").write_text(str(nice))
+
+
+def _set(pid: int, policy: int, nice: int, slice_us: int, flags: int = 0) -> None:
+    number = _SYS_SCHED_SETATTR[os.uname().machine]
+    attributes = _ATTRIBUTES.pack(_ATTRIBUTES.size, policy, flags, nice, 0, slice_us * 1000, 0, 0, 0, 0)
+    if ctypes.CDLL(None, use_errno=True).syscall(number, pid, attributes, 0):
+        error = ctypes.get_errno()
+        raise OSError(error, f"sched_setattr: {os.strerror(error)}")

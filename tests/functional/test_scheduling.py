@@ -1,0 +1,63 @@
+"""Who answers calls is not made to wait by who moves bytes: what the kernel says of the daemons and an agent."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+from pathlib import Path
+
+import pytest
+
+from bellglass import scheduling
+
+SYS_SCHED_GETATTR = {"x86_64": 315, "aarch64": 275}
+ATTRIBUTES = struct.Struct("=IIQiIQQQII")
+
+
+def kept(pid):
+    """(policy, nice, slice in us, the session's nice)"""
+    raw = ctypes.create_string_buffer(ATTRIBUTES.size)
+    number = SYS_SCHED_GETATTR[os.uname().machine]
+    assert ctypes.CDLL(None).syscall(number, pid, raw, ATTRIBUTES.size, 0) == 0
+    _, policy, _, nice, _, slice_ns, *_ = ATTRIBUTES.unpack(raw.raw)
+    session = Path(f"/proc/{pid}/autogroup").read_text().split()[-1] if Path("/proc/self/autogroup").exists() else nice
+    return policy, nice, slice_ns // 1000, int(session)
+
+
+@pytest.fixture
+def has_slices():
+    if kept(os.getpid())[2] == 0:
+        pytest.skip("this kernel knows no slices: Linux 6.12 brought them")
+
+
+def test_server_and_node_interrupt_and_the_proxy_does_not(stack, has_slices):
+    pids = stack.pids()
+    usual = os.getpriority(os.PRIO_PROCESS, pids["supervisor"])
+    for name in ("server", "node"):
+        for thread in os.listdir(f"/proc/{pids[name]}/task"):
+            found = kept(int(thread))
+            assert found == (os.SCHED_OTHER, usual, scheduling.SHORT_SLICE_US, scheduling.ANSWERING_NICE), name
+    nice = scheduling.RELAYING_NICE
+    assert kept(pids["proxy"]) == (os.SCHED_BATCH, nice, scheduling.LONG_SLICE_US, nice)
+    assert kept(pids["resolver"])[:2] == (os.SCHED_OTHER, usual)
+
+
+def test_an_agent_interrupts_and_what_it_starts_does_not(box, has_slices):
+    (agent,) = (pid for pid in box_pids(box.id) if Path(f"/proc/{pid}/comm").read_text() == "bellglass-agent\n")
+    assert kept(agent)[2] == scheduling.SHORT_SLICE_US
+    execution = box.start(["sleep", "100"])
+    (sleep,) = (pid for pid in box_pids(box.id) if Path(f"/proc/{pid}/comm").read_text() == "sleep\n")
+    assert kept(sleep)[2] == kept(os.getpid())[2]
+    execution.kill()
+
+
+def box_pids(sandbox_id):
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdecimal() and sandbox_id in (entry / "cgroup").read_text():
+                found.append(int(entry.name))
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found
