@@ -165,7 +165,10 @@ print(json.dumps(seen))
 def program(namespace: Namespace, code: str, *arguments: Any) -> Iterator[subprocess.Popen[str]]:
     """Running and ready; killed at the end."""
     argv = [sys.executable, "-c", code, *(str(argument) for argument in arguments)]
-    process = namespace.call(lambda: subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+    # In a session of its own: those of one session share its weight, and this one plays another machine.
+    process = namespace.call(
+        lambda: subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    )
     with process:
         try:
             assert process.stdout is not None
