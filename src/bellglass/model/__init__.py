@@ -55,6 +55,7 @@ from bellglass.model.values import DEFAULT_PIDS as DEFAULT_PIDS
 from bellglass.model.values import MAX_EXEC_TIMEOUT_S as MAX_EXEC_TIMEOUT_S
 from bellglass.model.values import MAX_INPUTS_BYTES as MAX_INPUTS_BYTES
 from bellglass.model.values import MAX_STDIN_BYTES as MAX_STDIN_BYTES
+from bellglass.model.values import MAX_TAG_BYTES as MAX_TAG_BYTES
 from bellglass.model.values import TIER_ORDER as TIER_ORDER
 from bellglass.model.values import State as State
 from bellglass.model.values import TerminationReason as TerminationReason

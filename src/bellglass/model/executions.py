@@ -27,6 +27,8 @@ class CreateExecution(Record):
     """Standard input comes by POST .../stdin and ends there with `eof=true`."""
     detach: bool = False
     """Answer 201 with the record at once; output stays in the log."""
+    tag: str | None = None
+    """A name to find it by, at most 256 bytes. Nothing keeps two from having the same."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +44,9 @@ class Execution(Record):
     user: str
     timeout_s: float | None
     detached: bool
+    tag: str | None = None
     pid: int | None = None
+    """Of its first process, as it is seen inside the sandbox."""
     exit_code: int | None = None
     signal: str | None = None
     timed_out: bool = False

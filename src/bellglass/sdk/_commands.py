@@ -35,6 +35,7 @@ def command(
     stdin: Any = None,
     stdin_open: bool = False,
     detach: bool = False,
+    tag: str | None = None,
     id: str | None = None,
 ) -> Command:
     """Raises InvalidCommand and InvalidRequest for what no server could take."""
@@ -69,7 +70,9 @@ def command(
     stream = _plan_stdin(body, stdin)
     if stdin_open:
         body["stdin_open"] = True
-    for name in ("command", "env", "cwd", "user"):
+    if tag is not None:
+        body["tag"] = tag
+    for name in ("command", "env", "cwd", "user", "tag"):
         if name in body:
             check_json(name, body[name])
     return Command(body["id"], body, stream)

@@ -44,6 +44,17 @@ def test_defaults_are_settled(harness: Harness, api: httpx2.Client, url: str) ->
     assert (spec["env"]["A"], spec["cwd"], spec["user"], spec["timeout_s"]) == ("2", "/tmp", "0", 120.0)
 
 
+def test_tags_and_filters_reach_the_node(harness: Harness, api: httpx2.Client, url: str) -> None:
+    tag = "\u00e4" * 128
+    assert api.post(url, json={"command": ["x"], "detach": True, "tag": tag}).status_code == 201
+    assert sent(harness)["spec"]["tag"] == tag
+    assert api.get(url, params={"tag": tag, "state": "running", "pid": 7}).status_code == 200
+    wanted = harness.peer.params("execution.list")
+    assert (wanted["tag"], wanted["state"], wanted["pid"]) == (tag, "running", 7)
+    error_of(api.get(url, params={"tag": ""}), 422, "invalid_request")
+    error_of(api.get(url, params={"pid": "0"}), 422, "invalid_request")
+
+
 def test_detached(harness: Harness, api: httpx2.Client, url: str) -> None:
     mine = new_ulid()
     answer = api.post(url, json={"id": mine, "command": ["sleep", "1"], "detach": True})
@@ -72,6 +83,7 @@ def test_detached(harness: Harness, api: httpx2.Client, url: str) -> None:
         ({"stdin": {"b64": "!"}}, "invalid_request", "stdin.b64"),
         ({"stdin": {}}, "invalid_request", "stdin"),
         ({"stdin": "x", "stdin_open": True}, "invalid_request", "stdin_open"),
+        *[({"tag": value}, "invalid_request", "tag") for value in ("", "a\0", "x" * 257, "\u00e4" * 129, 5)],
         ({"cmd": ["x"]}, "invalid_request", "cmd"),
     ],
 )  # fmt: skip

@@ -71,8 +71,9 @@ class Output:
         """This reader may block the program from now on."""
         self._starter.attach(cursor)
 
-    def reader_detached(self, cursor: Cursor) -> None:
-        self._starter.detach(cursor)
+    def reader_detached(self, cursor: Cursor, *, keep_place: bool = True) -> None:
+        self._starter.detach(cursor, keep_place=keep_place)
+        self.acknowledge()
 
     def let_go(self) -> None:
         """Nobody holds the program back any more; who reads on, reads from the log."""

@@ -26,6 +26,7 @@ def render(
         "user": spec.user,
         "timeout_s": spec.timeout_s,
         "detached": spec.detach,
+        "tag": spec.tag,
         "pid": pid,
         "exit_code": None,
         "signal": None,

@@ -28,6 +28,12 @@ SCHEMA = (
         "create index if not exists executions_by_state on executions (sandbox_id, state, id)",
         "create table if not exists streams (sandbox_id text primary key, next_id integer not null) without rowid",
     ),
+    (
+        "create index executions_by_tag on executions (sandbox_id, json_extract(record, '$.tag'), id)"
+        " where json_extract(record, '$.tag') is not null",
+        "create index executions_by_pid on executions (sandbox_id, json_extract(record, '$.pid'), id)"
+        " where state != 'running'",
+    ),
 )
 """Steps: see node/schema.py."""
 
@@ -41,6 +47,17 @@ class StoredExecution:
     record: dict[str, Any]
     resume: dict[str, Any]
     """What a restarted node needs to go on with a running one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which executions a list is to hold: with ids below `before`, and what else is not None."""
+
+    limit: int = 100
+    before: str | None = None
+    state: str | None = None
+    tag: str | None = None
+    pid: int | None = None
 
 
 class Records:
@@ -124,19 +141,24 @@ class Records:
         rows = self._db.execute("select sandbox_id from executions union select sandbox_id from streams")
         return {row[0] for row in rows}
 
-    def page(self, sandbox_id: str, *, before: str | None, state: str | None, limit: int) -> list[StoredExecution]:
-        """The newest first, by id (ULIDs grow with time)."""
-        where, values = (
-            "sandbox_id = ? and (? is null or id < ?) and (? is null or state = ?)",
-            (
-                sandbox_id,
-                before,
-                before,
-                state,
-                state,
-            ),
-        )
-        return self._select(where, values, limit)
+    def page(self, sandbox_id: str, wanted: Wanted) -> list[StoredExecution]:
+        """The newest first, by id (ULIDs grow with time). The pid counts of those that have ended: of one that runs its
+        row does not know it."""
+        where = ["sandbox_id = ?"]
+        values: list[Any] = [sandbox_id]
+        if wanted.before is not None:
+            where.append("id < ?")
+            values.append(wanted.before)
+        if wanted.state is not None:
+            where.append("state = ?")
+            values.append(wanted.state)
+        if wanted.tag is not None:
+            where.append("json_extract(record, '$.tag') = ?")
+            values.append(wanted.tag)
+        if wanted.pid is not None:
+            where.append("state != 'running' and json_extract(record, '$.pid') = ?")
+            values.append(wanted.pid)
+        return self._select(" and ".join(where), tuple(values), wanted.limit)
 
     def next_stream_id(self, sandbox_id: str) -> int:
         row = self._db.execute("select next_id from streams where sandbox_id = ?", (sandbox_id,)).fetchone()

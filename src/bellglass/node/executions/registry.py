@@ -17,7 +17,7 @@ from bellglass.errors import AgentLost, BellglassError, Conflict, LimitExceeded,
 from bellglass.node.executions import budget
 from bellglass.node.executions.host import Host
 from bellglass.node.executions.log import ExecutionLog
-from bellglass.node.executions.records import Records, StoredExecution
+from bellglass.node.executions.records import Records, StoredExecution, Wanted
 from bellglass.node.executions.run import Run
 from bellglass.node.executions.spec import ExecutionSpec
 from bellglass.wire.guest import STDERR, STDOUT
@@ -143,10 +143,25 @@ class Executions:
         view = self.view(execution_id)
         raise Conflict(f"execution {execution_id} has ended", details={"state": view.record()["state"]})
 
-    def page(self, *, before: str | None, state: str | None, limit: int) -> list[dict[str, Any]]:
+    def page(self, wanted: Wanted) -> list[dict[str, Any]]:
         """Records, the newest first; of those that run as they stand now."""
-        rows = self._records.page(self._host.sandbox_id, before=before, state=state, limit=limit)
-        return [self.running[row.id].record() if row.id in self.running else row.record for row in rows]
+        rows = self._records.page(self._host.sandbox_id, wanted)
+        found = [self.running[row.id].record() if row.id in self.running else row.record for row in rows]
+        if wanted.pid is not None:  # among those that run it is nobody's row's to know
+            found += [record for run in self.running.values() if _fits(record := run.record(), wanted)]
+            found.sort(key=lambda record: record["id"], reverse=True)
+        return found[: wanted.limit]
+
+    def find(self, *, tag: str | None = None, pid: int | None = None) -> dict[str, Any]:
+        """The record of the execution with this tag or pid: the newest that runs, else the newest that has ended, for
+        both may be used again. Raises NotFound."""
+        wanted = Wanted(limit=1, tag=tag, pid=pid)
+        running = [record for run in self.running.values() if _fits(record := run.record(), wanted)]
+        found = max(running, key=lambda record: str(record["id"]), default=None) or next(iter(self.page(wanted)), None)
+        if found is None:
+            what = f"with the tag {tag!r}" if tag is not None else f"with the pid {pid}"
+            raise NotFound(f"no execution {what} in this sandbox", details={"field": "tag" if tag else "pid"})
+        return found
 
     # --- called by the host -----------------------------------------------------------------------------
 
@@ -257,6 +272,15 @@ def finished(records: Records, sandbox_id: str, folder: Path, execution_id: str)
     return _finished_view(stored, folder)
 
 
+def _fits(record: Mapping[str, Any], wanted: Wanted) -> bool:
+    return (
+        (wanted.before is None or record["id"] < wanted.before)
+        and wanted.state in (None, record["state"])
+        and wanted.tag in (None, record["tag"])
+        and wanted.pid in (None, record["pid"])
+    )
+
+
 def _view_of(run: Run) -> View:
     return View(run.spec.id, run.log, {}, run)
 
@@ -291,4 +315,5 @@ def _spec_of(stored: StoredExecution, input_file: Path) -> ExecutionSpec:
         stdin_open=given in ("open", True),  # True: of an earlier version
         detach=record["detached"],
         digest=stored.digest,
+        tag=record.get("tag"),
     )

@@ -47,13 +47,16 @@ def check_accept(accept: str) -> str:
 @dataclass(frozen=True, slots=True)
 class Reading:
     """What a reader asked for. `starter`: it started the execution, or goes on for the one that did; `follow`: to the
-    execution's end."""
+    execution's end; `live`: from now on alone, whatever `offset` says; `holds`: the program never gets far ahead of it,
+    for as long as it reads."""
 
     accept: str
     keepalive_s: float
     offset: int = 0
     follow: bool = False
     starter: bool = False
+    live: bool = False
+    holds: bool = False
 
 
 async def deliver(view: View, stream: LinkStream, reading: Reading) -> None:
@@ -61,14 +64,14 @@ async def deliver(view: View, stream: LinkStream, reading: Reading) -> None:
 
     A cancellation because the client hung up is told to the execution; one because the link broke is not. Raises why it
     could not be started."""
-    cursor = Cursor(reading.offset)
+    cursor = Cursor(view.log.total_bytes if reading.live else reading.offset)
     run = view.run
     if run is not None:
-        run.reader_attached(cursor, starter=reading.starter)
+        run.reader_attached(cursor, starter=reading.starter, holds=reading.holds)
     try:
         if run is not None:
             await run.started()
-        if reading.offset:
+        if cursor.offset:
             await view.log.seek(cursor)
         if reading.accept == "json":
             await _buffered(view, stream, cursor, reading)
@@ -76,7 +79,7 @@ async def deliver(view: View, stream: LinkStream, reading: Reading) -> None:
             await _streamed(view, stream, cursor, reading)
     finally:
         if run is not None:
-            run.reader_detached(cursor, hung_up=stream.peer_gone == "reset")
+            run.reader_detached(cursor, hung_up=stream.peer_gone == "reset", keep_place=not reading.holds)
 
 
 async def _streamed(view: View, stream: LinkStream, cursor: Cursor, reading: Reading) -> None:

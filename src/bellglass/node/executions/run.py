@@ -127,20 +127,22 @@ class Run(GuestStream):
         self._output.acknowledge()
         self._host.spawn(self._see_it_dead(), f"kill:{self.spec.id}")
 
-    def reader_attached(self, cursor: Cursor, *, starter: bool) -> None:
-        """`starter`: it started this waiting execution, or goes on for the one that did."""
+    def reader_attached(self, cursor: Cursor, *, starter: bool = False, holds: bool = False) -> None:
+        """`starter`: it started this waiting execution, or goes on for the one that did. `holds`: the program is to
+        wait for this reader too, whoever started it."""
         self._readers += 1
-        if starter and not self.spec.detach and self.running and not self._kill.begun:
+        if ((starter and not self.spec.detach) or holds) and self.running and not self._kill.begun:
             self._output.starter_attached(cursor)
 
     def reader_progressed(self) -> None:
         self._output.acknowledge()
 
-    def reader_detached(self, cursor: Cursor, *, hung_up: bool) -> None:
-        """`hung_up`: the client went away, rather than read to the end or lose its server."""
+    def reader_detached(self, cursor: Cursor, *, hung_up: bool, keep_place: bool = True) -> None:
+        """`hung_up`: the client went away, rather than read to the end or lose its server. `keep_place`: of a reader
+        that held the program back, which may come back."""
         self._readers -= 1
         if self.running:
-            self._output.reader_detached(cursor)
+            self._output.reader_detached(cursor, keep_place=keep_place)
         if hung_up and not self.spec.detach and self._readers == 0 and self.running:
             self._timers.append(self._loop.call_later(HANGUP_GRACE_S, self._nobody_waits))
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from bellglass import ids
 from bellglass.errors import InvalidCommand, InvalidRequest, NotFound
-from bellglass.model import MAX_STDIN_BYTES
+from bellglass.model import MAX_STDIN_BYTES, MAX_TAG_BYTES
 from bellglass.node.params import Params, check_encodable
 
 MAX_COMMAND_BYTES = 1024 * 1024
@@ -40,6 +40,7 @@ class ExecutionSpec:
     detach: bool
     digest: str
     """Of all of it: the same id with another digest is a conflict."""
+    tag: str | None = None
 
 
 def read(params: Params, *, shell: str) -> ExecutionSpec:
@@ -59,7 +60,10 @@ def read(params: Params, *, shell: str) -> ExecutionSpec:
     timeout_s = body.seconds("timeout_s", None)
     stdin, stdin_open = _stdin(body.raw("stdin", None)), body.flag("stdin_open")
     detach = body.flag("detach")
+    tag = body.text("tag", None, limit=MAX_TAG_BYTES)
     identity = [command, env, cwd, user, timeout_s, stdin_open, detach]
+    if tag is not None:  # else as earlier releases made it
+        identity.append(tag)
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode())
     digest.update(b"" if stdin is None else b"<" + stdin)
     return ExecutionSpec(
@@ -74,6 +78,7 @@ def read(params: Params, *, shell: str) -> ExecutionSpec:
         stdin_open=stdin_open,
         detach=detach,
         digest=digest.hexdigest(),
+        tag=tag,
     )
 
 

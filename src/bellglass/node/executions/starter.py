@@ -30,9 +30,13 @@ class Starter:
         self._stop_timer()
         self._cursor = cursor
 
-    def detach(self, cursor: Cursor) -> None:
-        if self._cursor is cursor:
+    def detach(self, cursor: Cursor, *, keep_place: bool = True) -> None:
+        if self._cursor is not cursor:
+            return
+        if keep_place:
             self.keep_place(cursor.offset)
+        else:
+            self.free()
 
     def keep_place(self, offset: int) -> None:
         """Hold on as if it had read up to `offset`."""

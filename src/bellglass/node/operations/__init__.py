@@ -46,6 +46,7 @@ OPERATIONS: dict[str, Operation] = {
     "pool.drain": pools.drain,
     "execution.create": executions.create,
     "execution.get": executions.get,
+    "execution.find": executions.find,
     "execution.list": executions.list_all,
     "execution.output": executions.output,
     "execution.stdin": executions.write_stdin,

@@ -1,4 +1,4 @@
-"""execution.create, get, list, output, stdin and signal."""
+"""execution.create, get, find, list, output, stdin and signal."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from bellglass.errors import InvalidRequest
 from bellglass.link import LinkStream
 from bellglass.node.app import Node
 from bellglass.node.executions import registry, render, spec
+from bellglass.node.executions.records import Wanted
 from bellglass.node.executions.registry import View
 from bellglass.node.live import LiveSandbox
 from bellglass.node.net import identity
@@ -62,14 +63,27 @@ async def list_all(node: Node, params: Params, stream: LinkStream) -> None:
     state = params.text("state", None, limit=16)
     if state is not None and state not in registry.STATES:
         raise InvalidRequest(f"state: {state!r} is none of {', '.join(registry.STATES)}", details={"field": "state"})
-    limit = params.integer("limit", 100, least=1, most=MOST_LISTED)
-    before = params.text("cursor", None, limit=64)
+    wanted = Wanted(
+        limit=params.integer("limit", 100, least=1, most=MOST_LISTED),
+        before=params.text("cursor", None, limit=64),
+        state=state,
+        tag=params.text("tag", None),
+        pid=params.integer("pid", None),
+    )
     if row.state in ("ending", "ended"):
-        found = [stored.record for stored in node.records.page(sandbox_id, before=before, state=state, limit=limit)]
+        found = [stored.record for stored in node.records.page(sandbox_id, wanted)]
     else:
-        found = _live(node, params).executions.page(before=before, state=state, limit=limit)
-    cursor = found[-1]["id"] if len(found) == limit else None
+        found = _live(node, params).executions.page(wanted)
+    cursor = found[-1]["id"] if len(found) == wanted.limit else None
     await stream.send_head({"result": {"executions": found, "cursor": cursor}}, end=True)
+
+
+async def find(node: Node, params: Params, stream: LinkStream) -> None:
+    """The record of the execution with a `tag` or a `pid`: one that runs before those that have ended."""
+    tag, pid = params.text("tag", None), params.integer("pid", None)
+    if (tag is None) == (pid is None):
+        raise InvalidRequest("give either a tag or a pid", details={"field": "tag"})
+    await stream.send_head({"result": _live(node, params).executions.find(tag=tag, pid=pid)}, end=True)
 
 
 async def output(node: Node, params: Params, stream: LinkStream) -> None:
@@ -79,6 +93,8 @@ async def output(node: Node, params: Params, stream: LinkStream) -> None:
         offset=params.integer("offset", 0),
         follow=params.flag("follow"),
         starter=params.flag("resume"),
+        live=params.flag("live"),
+        holds=params.flag("holds"),
     )
     await render.deliver(_view(node, params), stream, reading)
 

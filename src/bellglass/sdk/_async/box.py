@@ -170,11 +170,13 @@ class AsyncBox:
         timeout: int | float | str | None = None,
         stdin: str | bytes | None = None,
         stdin_open: bool = False,
+        tag: str | None = None,
         id: str | None = None,
     ) -> AsyncExecution:
         """Start a command and return at once. Without `timeout` it runs until it ends or its sandbox does.
 
-        With `stdin_open` its input comes by `write_stdin` and ends with `close_stdin`."""
+        With `stdin_open` its input comes by `write_stdin` and ends with `close_stdin`. `executions(tag=...)` finds it
+        again by its `tag`."""
         planned = make_command(
             command,
             env=env,
@@ -184,6 +186,7 @@ class AsyncBox:
             stdin=stdin,
             stdin_open=stdin_open,
             detach=True,
+            tag=tag,
             id=id,
         )
         made = await start_execution(self._transport, self.id, planned.body)
@@ -199,11 +202,15 @@ class AsyncBox:
         """The handle of an execution that was started before, here or elsewhere. Nothing is asked of the server yet."""
         return AsyncExecution(self._transport, self.id, id)
 
-    async def executions(self, *, state: str | None = None) -> AsyncIterator[ExecutionInfo]:
-        """The records of its executions, newest first; `state` is `running`, `exited` or `lost`."""
+    async def executions(
+        self, *, state: str | None = None, tag: str | None = None, pid: int | None = None
+    ) -> AsyncIterator[ExecutionInfo]:
+        """The records of its executions, newest first; `state` is `running`, `exited` or `lost`. With a `tag` those
+        that have it, with a `pid` those whose first process has or had that one inside the sandbox."""
         cursor: str | None = None
         while True:
-            path = target(sandbox_path(self.id) + "/executions", {"state": state, "cursor": cursor})
+            wanted = {"state": state, "tag": tag, "pid": pid, "cursor": cursor}
+            path = target(sandbox_path(self.id) + "/executions", wanted)
             page = (await self._transport.request("GET", path, idempotent=True)).json()
             for item in page.get("items") or page.get("executions") or []:
                 yield ExecutionInfo.from_json(item)

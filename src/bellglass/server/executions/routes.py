@@ -68,12 +68,14 @@ async def list_executions(
     request: Request,
     sandbox_id: str,
     state: Annotated[str | None, Query(description="running, exited or lost")] = None,
+    tag: Annotated[str | None, Query(description="those with this tag")] = None,
+    pid: Annotated[int | None, Query(ge=1, le=2**31, description="those whose first process has or had it")] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     cursor: str | None = None,
 ) -> Response:
     """Executions of a sandbox, newest first."""
     result = await services_of(request).executions.list(
-        project_of(request), sandbox_id, state, limit, cursor, context_of(request).request_id
+        project_of(request), sandbox_id, state, limit, cursor, context_of(request).request_id, tag=tag, pid=pid
     )
     return answer({"items": result["executions"], "cursor": result.get("cursor")})
 
@@ -105,12 +107,15 @@ async def output(
             "connection broke: every byte comes, and a slow reader blocks the program"
         ),
     ] = False,
+    live: Annotated[
+        bool, Query(description="only what comes from now on, whatever `offset` says; goes with `follow`")
+    ] = False,
 ) -> Response:
     """The output from an offset, in the format of `Accept`."""
     accept = choose_format(request.headers.get("accept"))
     stream = await services_of(request).executions.output(
         project_of(request), sandbox_id, execution_id, accept, context_of(request).request_id,
-        offset=offset, follow=follow, resume=resume,
+        offset=offset, follow=follow, resume=resume, live=live,
     )  # fmt: skip
     return LinkResponse(stream, principal_of(request).key, in_our_words=in_our_words)
 

@@ -13,6 +13,7 @@ from bellglass.model import (
     DEFAULT_EXEC_TIMEOUT_S,
     MAX_EXEC_TIMEOUT_S,
     MAX_STDIN_BYTES,
+    MAX_TAG_BYTES,
     CreateExecution,
     InputFile,
 )
@@ -30,6 +31,7 @@ def settle(body: CreateExecution, target: Target, accept: str) -> tuple[str, dic
     _check_command(body.command)
     check_env(body.env)
     _check_stdin(body.stdin, stdin_open=body.stdin_open)
+    check_tag(body.tag)
     execution_id = body.id or new_ulid()
     if body.id is not None and not EXECUTION_ID.fullmatch(body.id):
         raise InvalidRequest(
@@ -48,6 +50,14 @@ def settle(body: CreateExecution, target: Target, accept: str) -> tuple[str, dic
         env={**target.env, **body.env},
     )
     return execution_id, {**target.ref, "execution_id": execution_id, "spec": spec, "accept": accept}
+
+
+def check_tag(tag: str | None) -> None:
+    """Raises InvalidRequest."""
+    if tag is not None and (not tag or "\0" in tag or len(tag.encode("utf-8", "surrogatepass")) > MAX_TAG_BYTES):
+        raise InvalidRequest(
+            f"tag: {shown(tag)} is not a text of 1 to {MAX_TAG_BYTES} bytes without NUL", details={"field": "tag"}
+        )
 
 
 def choose_format(accept: str | None) -> str:
