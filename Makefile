@@ -7,7 +7,7 @@ MAKEFLAGS += --no-print-directory
 VENV := $(shell source scripts/lib.sh; printf '%s' "$$VENV")
 
 .NOTPARALLEL:
-.PHONY: help as-root setup setup-test setup-run agent template demo test test-long bench check clean venv-path
+.PHONY: help as-root setup setup-test setup-run agent template template-interpreter demo test test-long bench check clean venv-path
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -31,13 +31,16 @@ agent: setup-run ## the guest agent, for x86_64 and aarch64
 template: as-root setup-run ## the base template (root)
 	@scripts/template.sh base
 
+template-interpreter: as-root setup-run agent ## the template with kernels of Python, JavaScript and bash (root)
+	@scripts/template.sh interpreter
+
 demo: as-root setup-run agent template ## a sandbox does a job through the SDK, with times (root)
 	@$(VENV)/bin/python examples/demo.py
 
-test: as-root setup-test agent template ## every test, one line per stage (root)
+test: as-root setup-test agent template template-interpreter ## every test, one line per stage (root)
 	@scripts/test.sh
 
-test-long: as-root setup-test agent template ## the same with what takes minutes, a long fuzz and a soak of 30 minutes (SOAK_MINUTES)
+test-long: as-root setup-test agent template template-interpreter ## the same with what takes minutes, a long fuzz and a soak of 30 minutes (SOAK_MINUTES)
 	@scripts/test.sh --long
 
 bench: as-root setup agent template ## the speed table, peers side by side (root)

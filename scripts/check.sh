@@ -13,6 +13,6 @@ mkdir -p "$BUILD"
 run "$VENV/bin/ruff" check .
 run "$VENV/bin/ruff" format --check .
 run "$VENV/bin/mypy"
-run shellcheck -x -P SCRIPTDIR scripts/*.sh .ci/run templates/*/hooks/*.sh
+run shellcheck -x -P SCRIPTDIR scripts/*.sh .ci/run templates/*/hooks/*.sh templates/*/steps/*.sh
 [[ ${#complaints[@]} -eq 0 ]] || { echo "complaints of: ${complaints[*]}"; exit 1; }
 echo "no complaints"

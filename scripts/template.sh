@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# template.sh [NAME] : builds a template (base) into the cache, unless it is there. Needs root.
+# template.sh [NAME] : builds a template (base, interpreter) into the cache, unless it is there. Needs root.
 source "$(dirname "$0")/lib.sh"
 
 name=${1:-base}
-"$VENV/bin/python" -m bellglass.node.image.recipe build "$name" --templates-dir "$TEMPLATES"
+"$VENV/bin/python" -m bellglass.builder "$name" --templates-dir "$TEMPLATES"

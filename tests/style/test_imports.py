@@ -28,7 +28,8 @@ ALLOWED = {
     "server": {"server", "link", "egress", "ballast", "faultpoints", *BASE},
     "node": {"node", "link", "egress", "ballast", "faultpoints", "scheduling", *BASE},
     "supervise": {"supervise", "node", "link", "egress", "scheduling", *BASE},
-    "cli": {"cli", "sdk", "supervise", *BASE},
+    "builder": {"builder", "sdk", "node", "egress", *BASE},
+    "cli": {"cli", "sdk", "supervise", "builder", *BASE},
     "testing": {"testing", "sdk", "supervise", "egress", "faultpoints", *BASE},
 }
 """Part to the parts that it may import. `bellglass` itself (the version and the SDK's names) is open to all but the

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from bellglass.errors import InternalError, InvalidRequest, NotSupported
 from bellglass.node.image import apt_sources, template
-from bellglass.node.image.recipe import Recipe
+from bellglass.node.image.recipe import Defaults, Recipe
 from bellglass.node.image.template import BuiltTemplate
 
 Progress = Callable[[str], None]
@@ -89,7 +89,7 @@ def build(
     Raises NotSupported (not root, or mmdebstrap is missing), InvalidRequest (`extra_ca` can't be read) and
     InternalError with mmdebstrap's last lines and its command; then nothing of the build is left.
     """
-    certificates = _read_ca(extra_ca)
+    certificates = read_ca(extra_ca)
     digest = recipe.digest(extra_ca=b"".join(certificates))
     final = templates_dir / template.folder_name(recipe.name, digest)
     if (final / template.META).exists():
@@ -98,6 +98,30 @@ def build(
         raise NotSupported("building a template needs root", hint="run: sudo make template")
     if shutil.which("mmdebstrap") is None:
         raise NotSupported("mmdebstrap is not installed", hint="run: apt-get install mmdebstrap")
+
+    def make(rootfs: Path) -> None:
+        _bootstrap(recipe, rootfs, certificates, progress=progress, timeout_s=timeout_s)
+        progress("measuring and storing")
+        _finish(rootfs)
+
+    return place(recipe, digest, templates_dir, make, progress=progress, env=CA_ENV if certificates else {})
+
+
+def place(
+    recipe: Defaults,
+    digest: str,
+    templates_dir: Path,
+    make: Callable[[Path], None],
+    *,
+    progress: Progress,
+    env: Mapping[str, str],
+) -> BuiltTemplate:
+    """The template of that digest, unless it is there already with the root file system that `make` fills: it gets the
+    path of a folder that does not exist yet. Under the lock of `templates_dir`; if `make` raises nothing is left.
+
+    `env`: defaults of the template besides the recipe's own.
+    """
+    final = templates_dir / template.folder_name(recipe.name, digest)
     templates_dir.mkdir(parents=True, exist_ok=True)
     with _locked(templates_dir, progress):
         if (final / template.META).exists():
@@ -109,12 +133,8 @@ def build(
             work = Path(tempfile.mkdtemp(prefix=f"{_WORK_PREFIX}{recipe.name}-", dir=templates_dir))
             undo.callback(_remove, work)
             work.chmod(0o755)
-            rootfs = work / "rootfs"
-            _bootstrap(recipe, rootfs, certificates, progress=progress, timeout_s=timeout_s)
-            progress("measuring and storing")
-            _finish(rootfs)
-            env = (CA_ENV if certificates else {}) | dict(recipe.env)
-            built = _describe(recipe, digest, rootfs, final, env)
+            make(work / "rootfs")
+            built = _describe(recipe, digest, work / "rootfs", final, {**env, **recipe.env})
             (work / template.META).write_text(json.dumps(built.to_json(), indent=2) + "\n", "utf-8")
             os.sync()  # a rename that survives a power cut must not name files that did not
             _remove(final)
@@ -203,7 +223,7 @@ def _finish(rootfs: Path) -> None:
         _remove(entry)
 
 
-def _describe(recipe: Recipe, digest: str, rootfs: Path, final: Path, env: Mapping[str, str]) -> BuiltTemplate:
+def _describe(recipe: Defaults, digest: str, rootfs: Path, final: Path, env: Mapping[str, str]) -> BuiltTemplate:
     size_bytes = files = 0
     seen: set[int] = set()
     for folder, folders, names in os.walk(rootfs):
@@ -239,8 +259,8 @@ def _locked(templates_dir: Path, progress: Progress) -> Iterator[None]:
         yield
 
 
-def _read_ca(path: Path | None) -> list[bytes]:
-    """The certificates of a PEM file, a line end behind each."""
+def read_ca(path: Path | None) -> list[bytes]:
+    """The certificates of a PEM file, a line end behind each. Raises InvalidRequest."""
     if path is None:
         return []
     try:

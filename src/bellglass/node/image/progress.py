@@ -11,16 +11,21 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 SHARES: tuple[tuple[str, float], ...] = (
     ("Debian", 0.0),
+    ("starting a sandbox", 0.0),
     ("running apt-get update", 0.05),
+    ("step", 0.05),
     ("downloading packages", 0.12),
     ("extracting archives", 0.3),
     ("installing essential", 0.38),
     ("installing remaining", 0.55),
+    ("packing", 0.75),
+    ("unpacking", 0.8),
     ("hook", 0.85),
     ("cleaning", 0.92),
     ("measuring", 0.95),
 )
-"""The phases that take time, by how their text begins, and the share of a build that lies before each."""
+"""The phases that take time, of builds from packages and of those in a sandbox, by how their text begins, and the share
+of a build that lies before each."""
 PHASE_WIDTH = 30
 """Characters of a phase that stand beside the bar, so that both fit into 80 columns."""
 

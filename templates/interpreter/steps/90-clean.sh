@@ -1,0 +1,8 @@
+#!/bin/sh
+# Byte code for all, and nothing that belongs to the build.
+set -eu
+
+# Some packages ship files for other versions of Python, which no compiler takes.
+python3 -m compileall -q -j 0 /usr/local/lib/python3.11/dist-packages || true
+rm -rf /root/.cache /root/.npm /root/.config /root/.local /home/user/.cache
+find /var/log /var/cache/apt /var/lib/apt/lists -type f -delete
