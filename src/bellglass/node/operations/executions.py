@@ -43,13 +43,20 @@ async def create(node: Node, params: Params, stream: LinkStream) -> None:
         own = identity.variables(live.sandbox_id)
         wanted = dataclasses.replace(wanted, env={**wanted.env, **own})
     _, view = live.executions.create(wanted, before_new=node.disk.check)
-    if wanted.detach:
+    if wanted.detach and not params.flag("follow"):
         if view.run is not None:
             await view.run.started()
         await stream.send_head({"result": view.record()}, end=True)
     else:
-        # The same request sent again, since its connection broke, is its starter as well.
-        reading = render.Reading(accept, params.seconds("keepalive_s", KEEPALIVE_S), follow=True, starter=True)
+        # The same request sent again, since its connection broke, is its starter as well. A detached one waits for
+        # whoever reads from its beginning only while he reads.
+        reading = render.Reading(
+            accept,
+            params.seconds("keepalive_s", KEEPALIVE_S),
+            follow=True,
+            starter=not wanted.detach,
+            holds=wanted.detach,
+        )
         await render.deliver(view, stream, reading)
 
 

@@ -115,6 +115,17 @@ class Executions:
             record: dict[str, Any] = (await stream.head())["result"]
         return record
 
+    async def start_following(
+        self, project_id: str, sandbox_id: str, body: CreateExecution, request_id: str, *, keepalive_s: float
+    ) -> tuple[str, LinkStream]:
+        """Start it detached, whatever `body` says, and read it from its beginning: its id, and a stream of frames. The
+        program never gets far ahead of this reader, and is let go when it leaves."""
+        target = guard.running(self._reader, project_id, sandbox_id)
+        execution_id, params = settle(dataclasses.replace(body, detach=True), target, "frames")
+        params.update(follow=True, keepalive_s=keepalive_s)
+        stream = await self._cluster.open(target.node_id, "execution.create", params, request_id=request_id)
+        return execution_id, stream
+
     async def find(
         self, project_id: str, sandbox_id: str, request_id: str, *, tag: str | None = None, pid: int | None = None
     ) -> dict[str, Any]:

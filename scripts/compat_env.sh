@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# compat_env.sh NAME : the environment NAME of tests/compat/clients.toml, made in the cache unless it is there, and its
+# folder on stdout. A python one is a venv, an npm one has node_modules.
+source "$(dirname "$0")/lib.sh"
+
+name=${1:?usage: compat_env.sh NAME}
+list=$CHECKOUT/tests/compat/clients.toml
+mapfile -t lines < <("$PYTHON" - "$list" "$name" <<'PYTHON'
+import sys, tomllib
+clients = tomllib.load(open(sys.argv[1], "rb"))
+if sys.argv[2] not in clients:
+    sys.exit(f"clients.toml has no {sys.argv[2]!r}, only: {', '.join(clients)}")
+client = clients[sys.argv[2]]
+print(client["kind"], *client["packages"], sep="\n")
+PYTHON
+)
+[[ ${#lines[@]} -gt 1 ]] || fail compat "no packages of '$name' in $list"
+kind=${lines[0]}
+packages=("${lines[@]:1}")
+digest=$(printf '%s\n' "${lines[@]}" "$("$PYTHON" -V)" | sha256sum | cut -c1-16)
+folder=$BELLGLASS_CACHE/compat/$name-$digest
+
+make_python() {
+    "$PYTHON" -m venv --clear "$1"
+    "$1/bin/python" -m pip install --disable-pip-version-check --no-deps "${packages[@]}"
+}
+
+make_npm() {
+    command -v npm >/dev/null || { echo "npm is missing: install Node.js 20.18 or later" >&2; return 1; }
+    mkdir -p "$1"
+    printf '{"private":true}\n' >"$1/package.json"
+    # The list is whole and flat, but for binaries of the platform, which npm picks itself.
+    npm install --prefix "$1" --no-audit --no-fund --no-save --ignore-scripts "${packages[@]}"
+}
+
+if [[ ! -f $folder/.complete ]]; then
+    one_at_a_time
+    if [[ ! -f $folder/.complete ]]; then
+        rm -rf "$folder"
+        mkdir -p "$BELLGLASS_CACHE/compat"
+        logged "compat-$name" "make_$kind" "$folder" || exit 1
+        touch "$folder/.complete"
+    fi
+fi
+printf '%s\n' "$folder"

@@ -1,0 +1,1 @@
+"""/files: contents of files over plain HTTP."""

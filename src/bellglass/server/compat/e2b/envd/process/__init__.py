@@ -1,0 +1,1 @@
+"""process.Process: commands and terminals, which are executions of ours."""
