@@ -17,12 +17,12 @@ from bellglass.server.cluster.base import ClusterEngine
 from bellglass.server.http.connections import MAX_LINGERING, Connections, limit_for
 from bellglass.server.ports.service import Ports
 from bellglass.server.previews import pages
+from bellglass.server.previews.handshakes import Handshakes
 from bellglass.server.previews.house import House
 from bellglass.server.previews.origins import Origins
 from bellglass.server.previews.visit import Visit
 from bellglass.server.previews.wire import Wire
 
-TLS_HANDSHAKE_S = 10.0
 SWEEP_S = 2.0
 log = structlog.get_logger("bellglass.previews")
 
@@ -73,9 +73,9 @@ class Previews:
         self._tls, self._tls_http2 = tls_context(settings, "http/1.1"), tls_context(settings, "h2", "http/1.1")
         if self._tls is not None:
             self._tls.sni_callback = self._alpn
-        networks = [ipaddress.ip_network(text) for text in settings["previews.trusted_proxies"]]
+        self._networks = [ipaddress.ip_network(text) for text in settings["previews.trusted_proxies"]]
         self._counted = Connections(limit_for(settings["previews.max_connections"]))
-        self._house = House(ports, cluster, networks, max(self._counted.limit // 2, 1))
+        self._house = House(ports, cluster, self._networks, max(self._counted.limit // 2, 1))
         self._servers: dict[str, asyncio.Server] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._wires: set[Wire] = set()
@@ -87,11 +87,11 @@ class Previews:
         ports.serve_addresses = self._serve_addresses
 
     async def start(self) -> None:
-        loop = asyncio.get_running_loop()
-        handshake_s = TLS_HANDSHAKE_S if self._tls is not None else None
-        self._main = await loop.create_server(
-            self._wire, sock=self._listener, ssl=self._tls, ssl_handshake_timeout=handshake_s
-        )
+        if self._tls is None:
+            self._main = await asyncio.get_running_loop().create_server(self._wire, sock=self._listener)
+        else:
+            handshakes = Handshakes(self._tls, self._wire, self._networks, max(self._counted.limit // 2, 1))
+            self._spawn(handshakes.serve(self._listener), "previews:accept")
         self._spawn(self._keep_addresses(), "previews:addresses")
 
     async def close(self) -> None:
