@@ -14,7 +14,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -26,6 +26,7 @@ from bellglass.ids import new_request_id
 from bellglass.server.app import Application
 from bellglass.server.http.connections import LINGER_S, MAX_LINGERING, Connections, limit_for
 from bellglass.server.http.context import KEY, Context
+from bellglass.server.http.websockets import MAX_MESSAGE_BYTES, PING_EVERY_S, SocketProtocol
 from bellglass.settings import Settings
 
 KEEP_ALIVE_S = 640
@@ -116,6 +117,15 @@ class Protocol(HttpToolsProtocol):
             context = cast("Context | None", self.cycle.scope.get(KEY) if self.cycle is not None else None)
             self._counted.idle(self, known=context is not None and context.principal is not None)
 
+    def handle_websocket_upgrade(self) -> None:
+        """From here on the connection is the WebSocket's, and counted as one that is busy until it ends."""
+        self._head_arrived()
+        self._body_arrived()
+        super().handle_websocket_upgrade()
+        protocol = self.transport.get_protocol()
+        assert isinstance(protocol, SocketProtocol)
+        protocol.on_gone = partial(self._counted.gone, self)
+
     def _body_arrived(self) -> None:
         if self._stall_timer is not None:
             self._stall_timer.cancel()
@@ -198,7 +208,7 @@ class Server(uvicorn.Server):
 
 def config_for(application: Application, settings: Settings) -> uvicorn.Config:
     counted = Connections(limit_for(settings["server.max_connections"]))
-    return _config(application.asgi, counted, settings["server.stall_timeout"])
+    return _config(application.asgi, counted, settings["server.stall_timeout"], ws=SocketProtocol)
 
 
 def inside_config_for(application: Application) -> uvicorn.Config:
@@ -206,12 +216,18 @@ def inside_config_for(application: Application) -> uvicorn.Config:
     return _config(application.inside, Connections(INSIDE_CONNECTIONS), INSIDE_STALL_S)
 
 
-def _config(asgi: ASGIApp, counted: Connections, stall_s: float) -> uvicorn.Config:
+def _config(
+    asgi: ASGIApp, counted: Connections, stall_s: float, *, ws: type[SocketProtocol] | Literal["none"] = "none"
+) -> uvicorn.Config:
     protocol = partial(Protocol, counted=counted, stall_s=stall_s)
     return uvicorn.Config(
         asgi,
         http=cast(type[Protocol], protocol),  # what makes one for each connection
-        ws="none",
+        ws=ws,
+        ws_max_size=MAX_MESSAGE_BYTES,
+        ws_per_message_deflate=False,
+        ws_ping_interval=PING_EVERY_S,
+        ws_ping_timeout=None,  # a client that reads slowly answers late; one that is gone the kernel finds out
         lifespan="off",
         log_config=None,
         access_log=False,

@@ -20,6 +20,7 @@ import httpcore2
 from bellglass.sdk._http import KEEPALIVE_S, LARGE_READ, MAX_CONNECTIONS, SMALL_READ, SMALL_WRITE, is_readable
 
 sleep = asyncio.sleep
+AsyncLock = asyncio.Lock
 _READS_PER_TURN = 32
 
 
@@ -72,12 +73,21 @@ class _Stream(httpcore2.AsyncNetworkStream):
         except (BrokenPipeError, ConnectionResetError):
             pass  # a server that hung up may have said why before: the read tells
 
+    async def send(self, buffer: bytes) -> None:
+        """Bytes that wait for nothing: of a connection whose directions go on beside each other."""
+        try:
+            await asyncio.get_running_loop().sock_sendall(self._sock, buffer)
+        except OSError as error:
+            raise httpcore2.WriteError(str(error)) from error
+
     async def aclose(self) -> None:
         self._sock.close()
 
     def get_extra_info(self, info: str) -> Any:
         if info == "is_readable":
             return is_readable(self._sock)
+        if info == "send":
+            return self.send
         return self._sock if info == "socket" else None
 
 
@@ -203,6 +213,15 @@ class AsyncBackground:
         await asyncio.wait([self._task])
         if not self._task.cancelled() and (error := self._task.exception()) is not None:
             raise error
+
+
+def hang_up(stream: httpcore2.AsyncNetworkStream) -> None:
+    """Whoever waits for bytes of it finds its end."""
+    sock = stream.get_extra_info("socket")
+    try:
+        sock.shutdown(socket.SHUT_RDWR)
+    except (OSError, AttributeError):
+        pass  # it is gone already, or wrapped by a loop that has no such call: closing it does
 
 
 async def to_thread(function: Callable[..., Any], *arguments: Any) -> Any:

@@ -36,6 +36,11 @@ class AsyncResponse:
         self.status: int = response.status
         self.headers = lower_headers(response.headers)
 
+    @property
+    def network_stream(self) -> Any:
+        """What lies below, once the answer was 101: bytes both ways."""
+        return self._response.extensions["network_stream"]
+
     async def __aiter__(self) -> AsyncIterator[bytes]:
         try:
             async for chunk in self._response.stream:  # type: ignore[union-attr]

@@ -20,6 +20,7 @@ import httpcore2
 from bellglass.sdk._http import KEEPALIVE_S, LARGE_READ, MAX_CONNECTIONS, SMALL_READ, SMALL_WRITE, is_readable
 
 sleep = time.sleep
+Lock = threading.Lock
 _INHERITED: list[Any] = []
 _STOP_S = 10.0
 
@@ -68,6 +69,14 @@ class _Stream(httpcore2.NetworkStream):
         except (BrokenPipeError, ConnectionResetError):
             pass  # a server that hung up may have said why before: the read tells
 
+    def send(self, buffer: bytes) -> None:
+        """Bytes that wait for nothing: of a connection whose directions go on beside each other. No timeout is set: it
+        would count for the thread that reads."""
+        try:
+            self._sock.sendall(buffer)
+        except OSError as error:
+            raise httpcore2.WriteError(str(error)) from error
+
     def close(self) -> None:
         self._sock.close()
 
@@ -86,6 +95,8 @@ class _Stream(httpcore2.NetworkStream):
             return self._sock if isinstance(self._sock, ssl.SSLSocket) else None
         if info == "is_readable":
             return is_readable(self._sock)
+        if info == "send":
+            return self.send
         return self._sock if info == "socket" else None
 
 
@@ -180,6 +191,15 @@ class Background:
         self.stopped = True
         if self.busy:
             self._thread.join(_STOP_S)
+
+
+def hang_up(stream: httpcore2.NetworkStream) -> None:
+    """Whoever waits for bytes of it finds its end."""
+    sock = stream.get_extra_info("socket")
+    try:
+        sock.shutdown(socket.SHUT_RDWR)
+    except (OSError, AttributeError):
+        pass  # it is gone already
 
 
 def to_thread(function: Callable[..., Any], *arguments: Any) -> Any:

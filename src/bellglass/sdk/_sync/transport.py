@@ -37,6 +37,11 @@ class Response:
         self.status: int = response.status
         self.headers = lower_headers(response.headers)
 
+    @property
+    def network_stream(self) -> Any:
+        """What lies below, once the answer was 101: bytes both ways."""
+        return self._response.extensions["network_stream"]
+
     def __iter__(self) -> Iterator[bytes]:
         try:
             for chunk in self._response.stream:  # type: ignore[union-attr]

@@ -6,7 +6,7 @@ the names of its query parameters (an unknown one is refused like an unknown fie
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import unquote_to_bytes
@@ -19,6 +19,7 @@ from bellglass.errors import BellglassError, InvalidRequest
 from bellglass.model import Record
 from bellglass.server.http.context import context_of
 from bellglass.server.http.validation import unknown_field
+from bellglass.server.http.websockets import SocketRoute
 from bellglass.server.identity import access
 
 Access = Literal["public", "any", "project", "admin"]
@@ -89,6 +90,18 @@ class Routes(APIRouter):
     def __init__(self, tag: str) -> None:
         super().__init__(route_class=ActionRoute, redirect_slashes=False)
         self._tag = tag
+
+    def socket(
+        self, path: str, action: str, *, queries: tuple[str, ...] = ()
+    ) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., Awaitable[None]]]:
+        """Register `function(socket, **path_params)` as a WebSocket of project keys; `queries`: the parameters that it
+        reads by `socket.text`, `flag` and `integer`."""
+
+        def register(function: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+            self.routes.append(SocketRoute(path, action, function, queries))
+            return function
+
+        return register
 
     def action(
         self,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from bellglass.errors import InternalError, LimitExceeded, NodeUnavailable
+from bellglass.errors import InternalError, LimitExceeded, NodeUnavailable, NotFound
 from bellglass.ids import new_request_id
 
 if TYPE_CHECKING:
@@ -77,6 +77,9 @@ class Gateway:
         self._finished = finished
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await self._websocket(scope, receive, send)
+            return
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -120,19 +123,50 @@ class Gateway:
             context.error_code = context.error_code or InternalError.code
             log.exception("request failed", request_id=context.request_id, action=context.action)
         finally:
-            context.finished()
-            self._finished(context, status)
-            log.info(
-                "request",
-                method=scope["method"],
-                path=scope["path"],
-                action=context.action,
-                status=status,
-                code=context.error_code,
-                key=context.principal.key_id if context.principal else None,
-                request_id=context.request_id,
-                ms=round((time.perf_counter() - began) * 1000, 2),
-            )
+            self._end(scope, context, status, began)
+
+    async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The same for a WebSocket, whose status is 101 or that of the answer in its place."""
+        context = scope[KEY] = Context(request_id=_request_id(scope))
+        began, status = time.perf_counter(), 0
+        tag = (b"x-request-id", context.request_id.encode())
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "websocket.close" and status == 0:  # no route
+                from bellglass.server.http.errors import error_response  # it imports this module
+
+                error = NotFound("there is no such WebSocket", hint="the guides name the routes that are one")
+                context.error_code = error.code
+                await error_response(error, context.request_id)(scope, receive, send_with_id)
+                return
+            if message["type"] in ("websocket.accept", "websocket.http.response.start"):
+                status = message.get("status", 101)
+                message["headers"] = [*message.get("headers", ()), tag]
+            await send(message)
+
+        try:
+            await self.app(scope, receive, send_with_id)
+        except Exception:
+            context.error_code = context.error_code or InternalError.code
+            log.exception("request failed", request_id=context.request_id, action=context.action)
+        finally:
+            self._end(scope, context, status, began)
+
+    def _end(self, scope: Scope, context: Context, status: int, began: float) -> None:
+        context.finished()
+        self._finished(context, status)
+        log.info(
+            "request",
+            method=scope.get("method", "WEBSOCKET"),
+            path=scope["path"],
+            action=context.action,
+            status=status,
+            code=context.error_code,
+            key=context.principal.key_id if context.principal else None,
+            request_id=context.request_id,
+            ms=round((time.perf_counter() - began) * 1000, 2),
+        )
 
 
 def _has_long_body(scope: Scope) -> bool:
