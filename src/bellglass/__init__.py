@@ -71,6 +71,7 @@ _NAMES: dict[str, tuple[str, str]] = {
     "NetworkInfo": ("bellglass.model", "SandboxNetwork"),
     "SandboxInfo": ("bellglass.model", "Sandbox"),
     "Event": ("bellglass.model", "Event"),
+    "LogLine": ("bellglass.model", "LogLine"),
     "SandboxMetrics": ("bellglass.model", "SandboxMetrics"),
     "ExecutionInfo": ("bellglass.model", "Execution"),
     "FileInfo": ("bellglass.model", "FileInfo"),
@@ -83,6 +84,7 @@ if TYPE_CHECKING:
     from bellglass.model import Event as Event
     from bellglass.model import Execution as ExecutionInfo  # noqa: F401
     from bellglass.model import FileInfo as FileInfo
+    from bellglass.model import LogLine as LogLine
     from bellglass.model import Pool as PoolInfo  # noqa: F401
     from bellglass.model import PortToken as PortToken
     from bellglass.model import Sandbox as SandboxInfo  # noqa: F401

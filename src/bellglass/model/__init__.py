@@ -11,6 +11,7 @@ from bellglass.model.executions import Execution as Execution
 from bellglass.model.executions import ExecutionResult as ExecutionResult
 from bellglass.model.files import FileInfo as FileInfo
 from bellglass.model.logs import LogLine as LogLine
+from bellglass.model.logs import LogPage as LogPage
 from bellglass.model.metrics import SandboxMetrics as SandboxMetrics
 from bellglass.model.network import DEFAULT_PORTS as DEFAULT_PORTS
 from bellglass.model.network import MAX_PRESETS as MAX_PRESETS

@@ -19,3 +19,13 @@ class LogLine(Record):
     """Without the line's end; bytes that are no UTF-8 are replaced."""
     truncated: bool = False
     """The line was longer, or its beginning is gone."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LogPage(Record):
+    """`cursor` goes on at its end, in the same direction and with the same filters; with `more` there are more now. A
+    search may take several pages, some of them without a line."""
+
+    items: list[LogLine]
+    cursor: str
+    more: bool

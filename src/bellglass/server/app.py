@@ -65,6 +65,8 @@ from bellglass.server.sandboxes.delete import Deleter
 from bellglass.server.sandboxes.loop import Forgetter, Reconciler
 from bellglass.server.sandboxes.routes import routes as sandbox_routes
 from bellglass.server.sandboxes.service import Sandboxes
+from bellglass.server.sandboxlogs.routes import routes as log_routes
+from bellglass.server.sandboxlogs.service import Logs
 from bellglass.server.services import Services
 from bellglass.server.system.routes import routes as system_routes
 from bellglass.server.templates.routes import routes as template_routes
@@ -74,7 +76,7 @@ from bellglass.spare_memory import give_back
 FEATURES = (
     sandbox_routes, execution_routes, file_routes, folder_routes, template_routes, pool_routes, key_routes,
     limit_routes, system_routes, quarantine_routes, network_routes, port_routes, event_routes,
-    metrics_routes,
+    metrics_routes, log_routes,
 )  # fmt: skip
 
 FILL_EVERY_S = 10.0
@@ -202,6 +204,7 @@ class Application:
             pools=pools,
             networks=networks,
             metrics=Metrics(reader, cluster),
+            logs=Logs(reader, cluster),
             ports=ports,
             events=Events(reader, self._feed),
             callers=Callers(reader, secret, installation),

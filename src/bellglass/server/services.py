@@ -29,6 +29,7 @@ from bellglass.server.quarantine.service import Quarantine
 from bellglass.server.sandboxes.create import Creator
 from bellglass.server.sandboxes.delete import Deleter
 from bellglass.server.sandboxes.service import Sandboxes
+from bellglass.server.sandboxlogs.service import Logs
 from bellglass.settings import Settings
 
 
@@ -51,6 +52,7 @@ class Services:
     pools: Pools
     networks: Networks
     metrics: Metrics
+    logs: Logs
     ports: Ports
     events: Events
     callers: Callers

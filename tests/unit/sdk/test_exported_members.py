@@ -17,11 +17,11 @@ NAMES = {
     "NodeUnavailable", "NotAcceptable", "NotFound", "NotSupported", "OutputChunk", "OutputInvalid", "PoolInfo",
     "Port", "PortToken", "PortUnreachable", "RangeNotSatisfiable", "RequestError",
     "Rule", "Sandbox", "SandboxFailed", "SandboxGone", "SandboxInfo", "ServiceError", "StreamInterrupted", "TooLarge",
-    "SandboxMetrics", "Unauthorized", "VersionMismatch", "WarmPools", "__version__",
+    "LogLine", "SandboxMetrics", "Unauthorized", "VersionMismatch", "WarmPools", "__version__",
 }  # fmt: skip
 BOX = {
     "close", "connect", "current", "delete", "events", "exec", "execution", "executions", "files", "get_or_create",
-    "id", "info", "metrics",
+    "id", "info", "logs", "metrics",
     "labels", "list", "name", "network", "ports", "publish", "start", "state", "update", "workdir",
 }  # fmt: skip
 FILES = {

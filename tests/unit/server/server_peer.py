@@ -158,7 +158,7 @@ class Peer:
 
     async def on_sandbox_logs(self, params: dict[str, Any], stream: LinkStream) -> None:
         self._sandbox(params)
-        await stream.send_head({"result": {"lines": [], "cursor": params["cursor"], "more": False}})
+        await stream.send_head({"result": {"lines": [], "place": [0, 0], "more": False}})
 
     async def on_node_presets(self, params: dict[str, Any], stream: LinkStream) -> None:
         await stream.send_head({"result": {"presets": {**self.presets, "apt": {}}}})

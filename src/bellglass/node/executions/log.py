@@ -14,7 +14,7 @@ import asyncio
 import os
 import re
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -69,6 +69,8 @@ class ExecutionLog:
         self.lost_bytes = 0
         """What the host's disk did not take."""
         self.finished = False
+        self.on_append: Callable[[int, int, bytes | memoryview], None] | None = None
+        """Gets the stream, the combined offset and the bytes, once the file has them."""
         self._folder = folder
         self._id = execution_id
         self.limit_bytes = limit_bytes
@@ -115,6 +117,9 @@ class ExecutionLog:
         except OSError:
             self.lost_bytes += len(data)
             self._close_file()  # the next write begins a segment of its own behind the gap
+        else:
+            if self.on_append is not None:
+                self.on_append(stream, offset, data)
         self.stream_bytes[stream] += len(data)
         faultpoints.reach("node.exec.output_logged")
         self._wake()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from bellglass.node.executions.log import ExecutionLog
 from bellglass.node.executions.records import Records, StoredExecution, Wanted
 from bellglass.node.executions.run import Run
 from bellglass.node.executions.spec import ExecutionSpec
+from bellglass.node.executions.timeline import Timeline
 from bellglass.wire.guest import STDERR, STDOUT
 
 log = logging.getLogger("bellglass.executions")
@@ -63,6 +65,7 @@ class Executions:
         self._records = records
         self._folder = folder
         self._limits = limits
+        self._timeline = Timeline(folder)
         self._finished: int | None = None
         """None until the first one ends: a restarted node has no time to look through all records."""
         self._log_bytes = 0
@@ -108,6 +111,7 @@ class Executions:
         ones that it had no time to remove wait for `remove_groups`."""
         for stored in self._records.running(self._host.sandbox_id):
             output = ExecutionLog.reopen(self._folder, stored.id, self._ring_bytes())
+            output.on_append = partial(self._timeline.wrote, stored.id)
             run = Run(self._host, _spec_of(stored, self._input_file(stored.id)), output, begun=True)
             run.overlapped = True  # nobody looked meanwhile
             if run.stdin is not None and "stdin_end" in stored.resume:
@@ -127,6 +131,7 @@ class Executions:
         for run in list(self.running.values()):
             run.suspend()
         self.running.clear()
+        self._timeline.close()
 
     # --- looking ----------------------------------------------------------------------------------------
 
@@ -180,6 +185,7 @@ class Executions:
         }
         row = StoredExecution(run.spec.id, run.id, run.spec.digest, "running", run.record(), resume)
         self._records.insert(self._host.sandbox_id, row)
+        self._timeline.started(run.spec.id)
         faultpoints.reach("node.exec.stored")
 
     def input_ended(self, run: Run, offset: int) -> None:
@@ -195,6 +201,7 @@ class Executions:
                 run.log.delete()
         else:
             self._records.finish(self._host.sandbox_id, run.spec.id, record)
+            self._timeline.ended(run.spec.id)
             faultpoints.reach("node.exec.record_stored")
             if self._finished is None:
                 sizes = self._records.finished_sizes(self._host.sandbox_id, self._limits.log_bytes)
@@ -203,6 +210,8 @@ class Executions:
                 self._finished += 1
                 self._log_bytes += min(run.log.total_bytes, self._limits.log_bytes)
             self._prune(self._finished)
+        if not self.running:
+            self._timeline.close()
         if self._host.groups is not None:
             self._groups_left.add(run.spec.id)
 
@@ -230,7 +239,9 @@ class Executions:
         self._background.discard(execution_id)
 
     def _new_log(self, execution_id: str) -> ExecutionLog:
-        return ExecutionLog(self._folder, execution_id, self._ring_bytes())
+        log = ExecutionLog(self._folder, execution_id, self._ring_bytes())
+        log.on_append = partial(self._timeline.wrote, execution_id)
+        return log
 
     def _ring_bytes(self) -> int:
         return budget.ring_bytes(self._limits.log_bytes, (run.log.limit_bytes for run in self.running.values()))

@@ -41,7 +41,7 @@ class Watched:
         """Measure now; with `keep` it goes into the history. Raises OSError for a machine that ends just now, or when
         the host's disk does."""
         with self._lock:
-            now, at, cpu_ns = time.monotonic(), time.time(), self.handle.cpu_ns()
+            now, at, cpu_ns = time.monotonic(), round(time.time(), 6), self.handle.cpu_ns()
             before = self.last
             if before is None or cpu_ns != before.cpu_ns:
                 self._active_at = now

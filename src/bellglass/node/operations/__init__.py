@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from bellglass.link import LinkStream
 from bellglass.node.app import Node
-from bellglass.node.operations import executions, files, metrics, network, node, pools, ports, sandboxes
+from bellglass.node.operations import executions, files, logs, metrics, network, node, pools, ports, sandboxes
 from bellglass.node.params import Params
 
 Operation = Callable[[Node, Params, LinkStream], Awaitable[None]]
@@ -36,6 +36,7 @@ OPERATIONS: dict[str, Operation] = {
     "sandbox.quarantine": sandboxes.enter_quarantine,
     "sandbox.release": sandboxes.leave_quarantine,
     "sandbox.set_network": network.set_network,
+    "sandbox.logs": logs.page,
     "sandbox.metrics": metrics.history,
     "sandbox.network": network.get,
     "node.presets": network.presets,

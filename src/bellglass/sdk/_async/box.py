@@ -10,13 +10,14 @@ from typing import Any
 
 from bellglass.errors import BellglassError, ClientError
 from bellglass.ids import new_ulid
-from bellglass.model import Event, SandboxMetrics
+from bellglass.model import Event, LogLine, SandboxMetrics
 from bellglass.model import Execution as ExecutionInfo
 from bellglass.model import Sandbox as SandboxInfo
 from bellglass.sdk._async.events import read_events
 from bellglass.sdk._async.executions import AsyncExecution, run
 from bellglass.sdk._async.executions import start as start_execution
 from bellglass.sdk._async.files import AsyncFiles
+from bellglass.sdk._async.logs import read_logs
 from bellglass.sdk._async.network import AsyncBoxNetwork
 from bellglass.sdk._async.ports import AsyncPort
 from bellglass.sdk._async.ports import ports as list_ports
@@ -270,6 +271,25 @@ class AsyncBox:
         async with aclosing(events):  # type: ignore[type-var]
             async for event in events:
                 yield event
+
+    async def logs(
+        self,
+        *,
+        backward: bool = False,
+        start: str | None = None,
+        end: str | None = None,
+        search: str | None = None,
+        execution: str | None = None,
+    ) -> AsyncIterator[LogLine]:
+        """What its executions wrote and what happened to it, line by line in the order of time, or backward.
+
+        `start` and `end` are times or durations back from now ("15m"); with `search` only lines that hold this text;
+        `execution` is the id of one. Raises InvalidRequest, NotFound, NodeUnavailable."""
+        query = {"start": start, "end": end, "search": search, "execution": execution}
+        lines = read_logs(self._transport, self.id, {**query, "direction": "backward" if backward else None})
+        async with aclosing(lines):  # type: ignore[type-var]
+            async for line in lines:
+                yield line
 
     async def metrics(
         self, *, start: str | None = None, end: str | None = None, limit: int | None = None

@@ -11,13 +11,14 @@ from typing import Any
 
 from bellglass.errors import BellglassError, ClientError
 from bellglass.ids import new_ulid
-from bellglass.model import Event, SandboxMetrics
+from bellglass.model import Event, LogLine, SandboxMetrics
 from bellglass.model import Execution as ExecutionInfo
 from bellglass.model import Sandbox as SandboxInfo
 from bellglass.sdk._sync.events import read_events
 from bellglass.sdk._sync.executions import Execution, run
 from bellglass.sdk._sync.executions import start as start_execution
 from bellglass.sdk._sync.files import Files
+from bellglass.sdk._sync.logs import read_logs
 from bellglass.sdk._sync.network import BoxNetwork
 from bellglass.sdk._sync.ports import Port
 from bellglass.sdk._sync.ports import ports as list_ports
@@ -271,6 +272,25 @@ class Box:
         with closing(events):  # type: ignore[type-var]
             for event in events:
                 yield event
+
+    def logs(
+        self,
+        *,
+        backward: bool = False,
+        start: str | None = None,
+        end: str | None = None,
+        search: str | None = None,
+        execution: str | None = None,
+    ) -> Iterator[LogLine]:
+        """What its executions wrote and what happened to it, line by line in the order of time, or backward.
+
+        `start` and `end` are times or durations back from now ("15m"); with `search` only lines that hold this text;
+        `execution` is the id of one. Raises InvalidRequest, NotFound, NodeUnavailable."""
+        query = {"start": start, "end": end, "search": search, "execution": execution}
+        lines = read_logs(self._transport, self.id, {**query, "direction": "backward" if backward else None})
+        with closing(lines):  # type: ignore[type-var]
+            for line in lines:
+                yield line
 
     def metrics(
         self, *, start: str | None = None, end: str | None = None, limit: int | None = None
