@@ -23,6 +23,8 @@ NAMES = {
     "AsyncBox": "Box",
     "AsyncBoxNetwork": "BoxNetwork",
     "AsyncConnectionPool": "ConnectionPool",
+    "AsyncContext": "Context",
+    "AsyncContexts": "Contexts",
     "AsyncExecution": "Execution",
     "AsyncFeeder": "Feeder",
     "AsyncFiles": "Files",

@@ -34,6 +34,7 @@ _ERRORS = (
     "InternalError",
     "InvalidCommand",
     "InvalidRequest",
+    "KernelDied",
     "LimitExceeded",
     "MethodNotAllowed",
     "NoCapacity",
@@ -60,6 +61,11 @@ _NAMES: dict[str, tuple[str, str]] = {
     "AsyncExecution": ("bellglass.sdk._async.executions", "AsyncExecution"),
     "ExecResult": ("bellglass.sdk._results", "ExecResult"),
     "OutputChunk": ("bellglass.sdk._results", "OutputChunk"),
+    "Context": ("bellglass.sdk._sync.contexts", "Context"),
+    "AsyncContext": ("bellglass.sdk._async.contexts", "AsyncContext"),
+    "RunResult": ("bellglass.sdk._runs", "RunResult"),
+    "Result": ("bellglass.sdk._runs", "Result"),
+    "CodeError": ("bellglass.sdk._runs", "CodeError"),
     "WarmPools": ("bellglass.sdk._sync.pools", "WarmPools"),
     "AsyncWarmPools": ("bellglass.sdk._async.pools", "AsyncWarmPools"),
     "PoolInfo": ("bellglass.model", "Pool"),
@@ -74,6 +80,7 @@ _NAMES: dict[str, tuple[str, str]] = {
     "LogLine": ("bellglass.model", "LogLine"),
     "SandboxMetrics": ("bellglass.model", "SandboxMetrics"),
     "ExecutionInfo": ("bellglass.model", "Execution"),
+    "ContextInfo": ("bellglass.model", "Context"),
     "FileInfo": ("bellglass.model", "FileInfo"),
     **{name: ("bellglass.errors", name) for name in _ERRORS},
 }
@@ -81,6 +88,7 @@ __all__ = ["__version__", *_NAMES]
 
 if TYPE_CHECKING:
     from bellglass.errors import *  # noqa: F403
+    from bellglass.model import Context as ContextInfo  # noqa: F401
     from bellglass.model import Event as Event
     from bellglass.model import Execution as ExecutionInfo  # noqa: F401
     from bellglass.model import FileInfo as FileInfo
@@ -90,6 +98,7 @@ if TYPE_CHECKING:
     from bellglass.model import Sandbox as SandboxInfo  # noqa: F401
     from bellglass.model import SandboxMetrics as SandboxMetrics
     from bellglass.model import SandboxNetwork as NetworkInfo  # noqa: F401
+    from bellglass.sdk._async.contexts import AsyncContext as AsyncContext
     from bellglass.sdk._async.executions import AsyncExecution as AsyncExecution
     from bellglass.sdk._async.pools import AsyncWarmPools as AsyncWarmPools
     from bellglass.sdk._async.ports import AsyncPort as AsyncPort
@@ -99,6 +108,10 @@ if TYPE_CHECKING:
     from bellglass.sdk._network import Rule as Rule
     from bellglass.sdk._results import ExecResult as ExecResult
     from bellglass.sdk._results import OutputChunk as OutputChunk
+    from bellglass.sdk._runs import CodeError as CodeError
+    from bellglass.sdk._runs import Result as Result
+    from bellglass.sdk._runs import RunResult as RunResult
+    from bellglass.sdk._sync.contexts import Context as Context
     from bellglass.sdk._sync.executions import Execution as Execution
     from bellglass.sdk._sync.pools import WarmPools as WarmPools
     from bellglass.sdk._sync.ports import Port as Port

@@ -27,6 +27,7 @@
     |   +-- NoCapacity            503 no_capacity          details.resource names what is missing
     |   +-- NodeUnavailable       503 node_unavailable     the node does not answer
     |   +-- AgentLost             503 agent_lost           the sandbox's agent does not answer; outcome unknown
+    |   +-- KernelDied            502 kernel_died          of a context; state lost, the next run works
     |   +-- PortUnreachable       502 port_unreachable     details.reason: refused, reset, timeout or failed
     |   +-- SandboxFailed         500 sandbox_failed       it could not be started
     |   +-- VersionMismatch       503 version_mismatch     two parts of different releases; details has both protocols
@@ -201,6 +202,16 @@ class PortUnreachable(ServiceError):
     """`details`: `port` of the sandbox, `reason`: `refused` (nothing listens), `reset`, `timeout` or `failed`."""
 
     code, status, retryable = "port_unreachable", 502, True
+
+
+class KernelDied(ServiceError):
+    """`details`: `context_id`, `run_id` of the run that it ended (None: it was being started), `reason` (`exited`,
+    `signal`, `oom`, `unresponsive`, `protocol`, `restarted` or `deleted`), `signal` and `code` where there are, and
+    `state_lost`, which is true."""
+
+    code, status = "kernel_died", 502
+    result: Any = None
+    """Of the SDK: what the run gave until then."""
 
 
 class SandboxFailed(ServiceError):

@@ -16,6 +16,7 @@ _CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 
 SANDBOX_ID = re.compile(r"^sb[a-z2-7]{20}\Z")
 EXECUTION_ID = re.compile(r"^[0-9A-HJKMNP-TV-Z]{26}\Z")
+CONTEXT_ID = re.compile(r"^cx[a-z2-7]{20}\Z")
 PROJECT_ID = re.compile(r"^pj[a-z2-7]{16}\Z")
 KEY_ID = re.compile(r"^ky[a-z2-7]{16}\Z")
 INSTALLATION_ID = re.compile(r"^[a-z2-7]{8}\Z")
@@ -25,11 +26,20 @@ NAME = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?\Z")
 
 
 def random_base32(length: int) -> str:
-    return "".join(_BASE32[byte & 31] for byte in secrets.token_bytes(length))
+    return encode_base32(secrets.token_bytes(length))
+
+
+def encode_base32(raw: bytes) -> str:
+    """One character for each byte, by its lowest five bits: of random bytes or a digest."""
+    return "".join(_BASE32[byte & 31] for byte in raw)
 
 
 def new_sandbox_id() -> str:
     return "sb" + random_base32(20)
+
+
+def new_context_id() -> str:
+    return "cx" + random_base32(20)
 
 
 def new_project_id() -> str:

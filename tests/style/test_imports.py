@@ -22,11 +22,12 @@ ALLOWED = {
     "settings": {"errors", "units"},
     "faultpoints": set(),
     "scheduling": set(),
+    "spare_memory": set(),
     "egress": {"egress"},
     "link": {"link", "wire", "errors", "ids", "model"},
     "sdk": {"sdk", *BASE},
-    "server": {"server", "link", "egress", "ballast", "faultpoints", *BASE},
-    "node": {"node", "link", "egress", "ballast", "faultpoints", "scheduling", *BASE},
+    "server": {"server", "link", "egress", "ballast", "faultpoints", "spare_memory", *BASE},
+    "node": {"node", "link", "egress", "ballast", "faultpoints", "scheduling", "spare_memory", *BASE},
     "supervise": {"supervise", "node", "link", "egress", "scheduling", *BASE},
     "builder": {"builder", "sdk", "node", "egress", *BASE},
     "cli": {"cli", "sdk", "supervise", "builder", *BASE},
@@ -35,7 +36,7 @@ ALLOWED = {
 """Part to the parts that it may import. `bellglass` itself (the version and the SDK's names) is open to all but the
 base; only the root package imports the SDK for others."""
 
-STANDARD_LIBRARY_ONLY = {*BASE, "testing", "egress", "ballast", "faultpoints", "scheduling"}
+STANDARD_LIBRARY_ONLY = {*BASE, "testing", "egress", "ballast", "faultpoints", "scheduling", "spare_memory"}
 CLIENT_PACKAGES = {"httpcore2", "typer", "click", "rich", "jsonschema", "referencing"}
 
 

@@ -5,6 +5,14 @@ Standard library only. Each is a frozen dataclass that also serves as a pydantic
 Times in records are RFC 3339 strings in UTC; sizes are bytes; durations are seconds.
 """
 
+from bellglass.model.contexts import DEFAULT_RUN_TIMEOUT_S as DEFAULT_RUN_TIMEOUT_S
+from bellglass.model.contexts import LANGUAGES as LANGUAGES
+from bellglass.model.contexts import MAX_CODE_BYTES as MAX_CODE_BYTES
+from bellglass.model.contexts import MAX_RUN_TIMEOUT_S as MAX_RUN_TIMEOUT_S
+from bellglass.model.contexts import Context as Context
+from bellglass.model.contexts import CreateContext as CreateContext
+from bellglass.model.contexts import RunCode as RunCode
+from bellglass.model.contexts import RunResult as RunResult
 from bellglass.model.events import Event as Event
 from bellglass.model.executions import CreateExecution as CreateExecution
 from bellglass.model.executions import Execution as Execution

@@ -17,6 +17,7 @@ from typing import Any
 from bellglass import faultpoints
 from bellglass.errors import BellglassError
 from bellglass.model import SandboxSpec, TerminationReason
+from bellglass.node.contexts.registry import Contexts
 from bellglass.node.drivers.base import Groups, Handle
 from bellglass.node.executions.records import Records, StreamIds
 from bellglass.node.executions.registry import REAP_S, Executions, Limits
@@ -74,6 +75,8 @@ class LiveSandbox:
             handle, hostname=sandbox_id, next_stream_id=stream_ids, highest_id=stream_ids.highest_used
         )
         self.executions = Executions(self, records, folder, limits)
+        self.context_rows = records.contexts
+        self.contexts = Contexts(self)
 
     # --- life -------------------------------------------------------------------------------------------
 
@@ -84,6 +87,7 @@ class LiveSandbox:
     def adopt(self) -> None:
         """Before `start`: go on with what ran when an earlier node stopped."""
         self.executions.adopt()
+        self.contexts.adopt()
         self._reap_timer = asyncio.get_running_loop().call_later(REAP_FIRST_S, self._reap)
 
     def watch_machine(self) -> None:
@@ -196,6 +200,13 @@ class LiveSandbox:
         if self.groups is not None:
             self.groups.kill(execution_id)
 
+    def oom_kills(self) -> int:
+        """How many of its processes were killed for memory so far."""
+        try:
+            return self.groups.oom_kills() if self.groups is not None else 0
+        except FileNotFoundError:
+            return 0  # the machine is gone
+
     def unwritten_bytes(self) -> int:
         """What it has written, but the kernel not yet to its disk."""
         return self.groups.unwritten_bytes() if self.groups is not None else 0
@@ -229,7 +240,7 @@ class LiveSandbox:
     def _idle_due(self) -> None:
         if self.idle_timeout_s is None:
             return
-        if self.executions.running or self.operations:
+        if self.executions.running.keys() - self.contexts.resting() or self.operations:
             self.active()
         left_s = self._last_activity + self.idle_timeout_s - time.monotonic()
         if left_s <= 0:

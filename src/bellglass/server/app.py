@@ -23,6 +23,8 @@ from bellglass.server.cluster.journal import Journal
 from bellglass.server.cluster.local import LocalEngine
 from bellglass.server.compat.e2b import app as e2b
 from bellglass.server.compat.e2b.tokens import Tokens
+from bellglass.server.contexts.routes import routes as context_routes
+from bellglass.server.contexts.service import Contexts
 from bellglass.server.db import migrate
 from bellglass.server.db.engine import open_engine
 from bellglass.server.db.reader import Reader
@@ -76,7 +78,7 @@ from bellglass.spare_memory import give_back
 FEATURES = (
     sandbox_routes, execution_routes, file_routes, folder_routes, template_routes, pool_routes, key_routes,
     limit_routes, system_routes, quarantine_routes, network_routes, port_routes, event_routes,
-    metrics_routes, log_routes,
+    metrics_routes, log_routes, context_routes,
 )  # fmt: skip
 
 FILL_EVERY_S = 10.0
@@ -199,6 +201,7 @@ class Application:
             creator=creator,
             deleter=deleter,
             executions=Executions(reader, cluster, self._settings["server.keepalive"]),
+            contexts=Contexts(reader, cluster, self._settings["server.keepalive"]),
             files=Files(reader, cluster),
             quarantine=quarantine,
             pools=pools,

@@ -11,6 +11,7 @@ from bellglass.server.auth.principal import Principal
 from bellglass.server.auth.service import Auth
 from bellglass.server.cluster.base import ClusterEngine
 from bellglass.server.compat.e2b.tokens import Tokens
+from bellglass.server.contexts.service import Contexts
 from bellglass.server.db.reader import Reader
 from bellglass.server.db.writer import Writer
 from bellglass.server.events.service import Events
@@ -47,6 +48,7 @@ class Services:
     creator: Creator
     deleter: Deleter
     executions: Executions
+    contexts: Contexts
     files: Files
     quarantine: Quarantine
     pools: Pools

@@ -8,6 +8,7 @@ import bellglass
 from bellglass import errors
 
 NAMES = {
+    "AsyncContext", "CodeError", "Context", "ContextInfo", "KernelDied", "Result", "RunResult",
     "AgentLost", "ArchiveRefused", "AsyncExecution", "AsyncPort", "AsyncSandbox", "AsyncWarmPools", "BellglassError",
     "ClientError", "Conflict",
     "ConnectionFailed", "DiskFull", "Event", "ExecResult", "Execution", "ExecutionFailed", "ExecutionInfo",
@@ -21,7 +22,7 @@ NAMES = {
 }  # fmt: skip
 BOX = {
     "close", "connect", "current", "delete", "events", "exec", "execution", "executions", "files", "get_or_create",
-    "id", "info", "logs", "metrics",
+    "contexts", "id", "info", "logs", "metrics", "run_code",
     "labels", "list", "name", "network", "ports", "publish", "start", "state", "update", "workdir",
 }  # fmt: skip
 FILES = {
@@ -30,6 +31,15 @@ FILES = {
 }  # fmt: skip
 NETWORK = {"get", "set"}
 PORT = {"info", "port", "revoke_tokens", "token", "token_url", "unpublish", "url", "visibility"}
+CONTEXT = {"cwd", "delete", "id", "info", "interrupt", "language", "restart", "run"}
+RUN_RESULT = {
+    "chart", "context_id", "duration_s", "error", "execution_count", "interrupted", "main", "ok", "png", "results",
+    "run_id", "state_lost", "stderr", "stdout", "text", "timed_out", "truncated",
+}  # fmt: skip
+SHOWN = {
+    "chart", "data", "dropped", "frame", "html", "is_main", "javascript", "jpeg", "json", "latex", "markdown", "pdf",
+    "png", "svg", "text",
+}  # fmt: skip
 EXECUTION = {"close_stdin", "id", "kill", "output", "sandbox_id", "signal", "status", "wait", "write_stdin"}
 RESULT = {
     "duration_s", "execution_id", "exit_code", "json", "ok", "oom_ambiguous", "oom_killed", "signal", "stderr",
@@ -62,7 +72,7 @@ def test_members_are_pinned() -> None:
     from bellglass.sdk._sync.files import Files
     from bellglass.sdk._sync.network import BoxNetwork
 
-    instance = {"files", "network"}
+    instance = {"contexts", "files", "network"}
     assert public(bellglass.Sandbox) | instance == BOX
     assert public(bellglass.AsyncSandbox) | instance == BOX - {"close"} | {"aclose"}
     assert public(Files) == public(AsyncFiles) == FILES
@@ -70,12 +80,14 @@ def test_members_are_pinned() -> None:
     assert public(bellglass.Port) | {"info"} == public(bellglass.AsyncPort) | {"info"} == PORT
     on_instances = {"id", "sandbox_id"}
     assert public(bellglass.Execution) | on_instances == public(bellglass.AsyncExecution) | on_instances == EXECUTION
-    fields = set(bellglass.ExecResult.__dataclass_fields__)
-    assert public(bellglass.ExecResult) | fields == RESULT
+    assert public(bellglass.Context) | {"info"} == public(bellglass.AsyncContext) | {"info"} == CONTEXT
+    pinned = ((bellglass.ExecResult, RESULT), (bellglass.RunResult, RUN_RESULT), (bellglass.Result, SHOWN))
+    for kind, names in pinned:
+        assert public(kind) | set(kind.__dataclass_fields__) == names
 
 
 def test_both_faces_take_the_same_arguments() -> None:
-    for name in BOX - {"close", "files", "network"}:
+    for name in BOX - {"close", "contexts", "files", "network"}:
         one, other = getattr(bellglass.Sandbox, name), getattr(bellglass.AsyncSandbox, name)
         if callable(one):
             assert list(inspect.signature(one).parameters) == list(inspect.signature(other).parameters), name

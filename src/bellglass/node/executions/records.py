@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from bellglass.ballast import Ballast
+from bellglass.node.contexts.store import STEP as CONTEXTS
+from bellglass.node.contexts.store import ContextRows
 from bellglass.node.schema import bring_forward
 
 STREAM_ID_STEP = 1024
@@ -34,6 +36,7 @@ SCHEMA = (
         "create index executions_by_pid on executions (sandbox_id, json_extract(record, '$.pid'), id)"
         " where state != 'running'",
     ),
+    CONTEXTS,
 )
 """Steps: see node/schema.py."""
 
@@ -74,6 +77,7 @@ class Records:
         except BaseException:
             self._db.close()
             raise
+        self.contexts = ContextRows(self._db, self._write)
 
     def close(self) -> None:
         self._db.close()
@@ -110,6 +114,7 @@ class Records:
     def forget_sandbox(self, sandbox_id: str) -> None:
         self._write("delete from executions where sandbox_id = ?", (sandbox_id,))
         self._write("delete from streams where sandbox_id = ?", (sandbox_id,))
+        self.contexts.forget_sandbox(sandbox_id)
 
     def get(self, sandbox_id: str, execution_id: str) -> StoredExecution | None:
         rows = self._select("sandbox_id = ? and id = ?", (sandbox_id, execution_id), 1)

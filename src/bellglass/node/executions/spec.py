@@ -53,7 +53,7 @@ def read(params: Params, *, shell: str) -> ExecutionSpec:
         raise NotFound(f"no execution {execution_id!r}", details={"field": "id"})
     body = Params(params.mapping("spec"))
     command = _command(body.raw("command"))
-    env = _environment(body.mapping("env", {}))
+    env = check_environment(body.mapping("env", {}))
     cwd, user = _plain(body, "cwd"), _plain(body, "user")
     if not cwd.startswith("/"):
         raise InvalidCommand(f"cwd: {cwd!r} is not an absolute path", details={"field": "cwd"})
@@ -126,7 +126,8 @@ def _shown(command: list[str] | str) -> list[str] | str:
     return shown if more <= 0 else [*shown, f"... ({more} arguments more)"]
 
 
-def _environment(values: Mapping[str, Any]) -> dict[str, str]:
+def check_environment(values: Mapping[str, Any]) -> dict[str, str]:
+    """Raises InvalidRequest for what the kernel takes as no environment."""
     size = 0
     for key, value in values.items():
         if not key or "=" in key or "\0" in key:

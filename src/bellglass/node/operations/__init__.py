@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from bellglass.link import LinkStream
 from bellglass.node.app import Node
-from bellglass.node.operations import executions, files, logs, metrics, network, node, pools, ports, sandboxes
+from bellglass.node.operations import contexts, executions, files, logs, metrics, network, node, pools, ports, sandboxes
 from bellglass.node.params import Params
 
 Operation = Callable[[Node, Params, LinkStream], Awaitable[None]]
@@ -52,6 +52,12 @@ OPERATIONS: dict[str, Operation] = {
     "execution.output": executions.output,
     "execution.stdin": executions.write_stdin,
     "execution.signal": executions.send_signal,
+    "context.create": contexts.create,
+    "context.list": contexts.list_all,
+    "context.delete": contexts.delete,
+    "context.run": contexts.run,
+    "context.interrupt": contexts.interrupt,
+    "context.restart": contexts.restart,
     "port.dial": ports.dial,
     "file.read": _also_ended(files.read),
     "file.write": files.write,

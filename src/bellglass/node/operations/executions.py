@@ -36,12 +36,8 @@ async def create(node: Node, params: Params, stream: LinkStream) -> None:
     live = _live(node, params)
     accept = render.check_accept(params.text("accept", "json"))
     wanted = spec.read(params, shell=live.shell)
-    if variables := await node.sandboxes.presets.variables(live.spec.network):
-        wanted = dataclasses.replace(wanted, env={**variables, **wanted.env})
-        live = _live(node, params)  # the tools were asked meanwhile
-    if node.sandboxes.identities is not None and live.spec.identity:
-        own = identity.variables(live.sandbox_id)
-        wanted = dataclasses.replace(wanted, env={**wanted.env, **own})
+    wanted = dataclasses.replace(wanted, env=await surrounding_env(node, live, wanted.env))
+    live = _live(node, params)  # the tools may have been asked meanwhile
     _, view = live.executions.create(wanted, before_new=node.disk.check)
     if wanted.detach and not params.flag("follow"):
         if view.run is not None:
@@ -58,6 +54,15 @@ async def create(node: Node, params: Params, stream: LinkStream) -> None:
             holds=wanted.detach,
         )
         await render.deliver(view, stream, reading)
+
+
+async def surrounding_env(node: Node, live: LiveSandbox, env: dict[str, str]) -> dict[str, str]:
+    """`env` with what the sandbox's network and identity add: presets below it, the identity above."""
+    if variables := await node.sandboxes.presets.variables(live.spec.network):
+        env = {**variables, **env}
+    if node.sandboxes.identities is not None and live.spec.identity:
+        env = {**env, **identity.variables(live.sandbox_id)}
+    return env
 
 
 async def get(node: Node, params: Params, stream: LinkStream) -> None:

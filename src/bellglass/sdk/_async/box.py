@@ -13,6 +13,8 @@ from bellglass.ids import new_ulid
 from bellglass.model import Event, LogLine, SandboxMetrics
 from bellglass.model import Execution as ExecutionInfo
 from bellglass.model import Sandbox as SandboxInfo
+from bellglass.sdk._async.contexts import AsyncContext, AsyncContexts, context_of
+from bellglass.sdk._async.contexts import run_code as run_code_in
 from bellglass.sdk._async.events import read_events
 from bellglass.sdk._async.executions import AsyncExecution, run
 from bellglass.sdk._async.executions import start as start_execution
@@ -27,13 +29,15 @@ from bellglass.sdk._commands import command as make_command
 from bellglass.sdk._http import sandbox_path, target
 from bellglass.sdk._options import check_json, create_body, refuse_unknown
 from bellglass.sdk._results import DEFAULT_MAX_OUTPUT, ExecResult
+from bellglass.sdk._runs import Result, RunResult
 
 _UNDO_TIMEOUT_S = 10.0
 _UPDATES = {"labels", "lifetime", "keep_for", "expires_at", "idle_timeout"}
 
 
 class AsyncBox:
-    """One sandbox. `files` moves files in and out, `network` says what it may reach."""
+    """One sandbox. `files` moves files in and out, `network` says what it may reach, `contexts` hold state between runs
+    of code."""
 
     _transport: AsyncTransport
     _info: SandboxInfo | None = None
@@ -43,6 +47,7 @@ class AsyncBox:
         self._info = info
         self.files = AsyncFiles(transport, info.id, lambda: self.workdir)
         self.network = AsyncBoxNetwork(transport, info.id)
+        self.contexts = AsyncContexts(transport, info.id)
 
     async def _create(
         self, transport: AsyncTransport, template: str, options: Mapping[str, Any], *, get_or_create: bool = False
@@ -198,6 +203,38 @@ class AsyncBox:
                 await execution.write_stdin(piece)
             await execution.close_stdin()
         return execution
+
+    async def run_code(
+        self,
+        code: str,
+        *,
+        context: AsyncContext | str | None = None,
+        language: str | None = None,
+        timeout: int | float | str | None = None,
+        env: Mapping[str, str] | None = None,
+        on_stdout: Callable[[str], Any] | None = None,
+        on_stderr: Callable[[str], Any] | None = None,
+        on_result: Callable[[Result], Any] | None = None,
+    ) -> RunResult:
+        """Run code in a context, by default the one of `language` ("python"), and wait for its end.
+
+        What the code raises is a result (`error`). After `timeout` (300 s) it is interrupted, which is a result too
+        (`timed_out`), and variables stay. `env` is there for this run alone. `on_stdout`, `on_stderr` and `on_result`
+        get what comes as it comes. A caller that goes away interrupts the run.
+
+        Raises KernelDied (`details` say of what; the next run has a fresh kernel), NotSupported (the template has no
+        interpreter), InvalidRequest, NotFound, SandboxGone, LimitExceeded, ConnectionFailed, StreamInterrupted."""
+        return await run_code_in(
+            self._transport,
+            self.id,
+            context_of(context, language),
+            code,
+            timeout=timeout,
+            env=env,
+            on_stdout=on_stdout,
+            on_stderr=on_stderr,
+            on_result=on_result,
+        )
 
     def execution(self, id: str) -> AsyncExecution:
         """The handle of an execution that was started before, here or elsewhere. Nothing is asked of the server yet."""

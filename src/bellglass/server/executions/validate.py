@@ -45,7 +45,7 @@ def settle(body: CreateExecution, target: Target, accept: str) -> tuple[str, dic
     spec.update(
         id=execution_id,
         timeout_s=_timeout(body.timeout, detach=body.detach),
-        cwd=_cwd(body.cwd, target.workdir),
+        cwd=settle_cwd(body.cwd, target.workdir),
         user=user,
         env={**target.env, **body.env},
     )
@@ -130,7 +130,8 @@ def _timeout(value: Any, *, detach: bool) -> float | None:
     return seconds
 
 
-def _cwd(cwd: str | None, workdir: str) -> str:
+def settle_cwd(cwd: str | None, workdir: str) -> str:
+    """Absolute. Raises InvalidCommand."""
     if cwd is None:
         return workdir
     if not cwd or "\0" in cwd or len(cwd.encode()) > MAX_PATH_BYTES:

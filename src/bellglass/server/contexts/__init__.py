@@ -1,0 +1,1 @@
+"""Interpreter contexts: checked here, kept and run by the node, their output passed through."""
