@@ -47,6 +47,9 @@ Preset = Annotated[
     list[str] | None,
     typer.Option("--preset", metavar="NAME", help="Reach what a tool needs: pip, npm, apt. Repeat it."),
 ]
+AutoPublish = Annotated[
+    str | None, typer.Option(metavar="private|public", help="Publish each port at its first visit.")
+]
 NoIdentity = Annotated[bool, typer.Option("--no-identity", help="Programs inside can't call the API as the sandbox.")]
 
 

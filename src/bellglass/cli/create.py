@@ -32,6 +32,7 @@ def command(
     allow: c.Allow = None,
     preset: c.Preset = None,
     no_identity: c.NoIdentity = False,
+    auto_publish: c.AutoPublish = None,
     as_json: c.JsonFlag = False,
 ) -> None:
     options = c.given(
@@ -51,6 +52,7 @@ def command(
         at_least=at_least,
         network=c.network(network, allow, preset),
         identity=False if no_identity else None,
+        auto_publish=auto_publish,
     )
     if get_or_create:
         if name is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from bellglass.model.network import Network
+from bellglass.model.ports import Visibility
 from bellglass.model.values import DEFAULT_CPUS, DEFAULT_DISK, DEFAULT_LIFETIME, DEFAULT_MEMORY, DEFAULT_PIDS
 from bellglass.record import Record
 
@@ -40,6 +41,9 @@ class CreateSandbox(Record):
     network: Network = "deny"
     identity: bool = True
     """Whether programs inside may call the API as the sandbox itself: read it, publish its ports as private."""
+    auto_publish: Visibility | None = None
+    """Every port is published like this when it is visited for the first time and something listens there. None: only
+    what is published by name."""
     get_or_create: bool = False
     """With `name`: answer the running sandbox of that name if there is one (200) instead of 409."""
 
@@ -98,6 +102,7 @@ class Sandbox(Record):
     network: Network
     network_generation: int = 1
     identity: bool = True
+    auto_publish: str | None = None
     node: str | None
     generation: int
     created_at: str

@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 from bellglass.errors import InvalidRequest, TooLarge
 from bellglass.model import MAX_INPUTS_BYTES, NetworkPolicy
@@ -41,6 +41,7 @@ class SandboxOptions(TypedDict, total=False):
     at_least: str | None
     network: str | Network | NetworkPolicy
     identity: bool
+    auto_publish: Literal["private", "public"] | None
     api_url: str | None
     api_key: str | None
 

@@ -23,6 +23,7 @@ from bellglass.server.cluster.journal import Journal
 from bellglass.server.cluster.local import LocalEngine
 from bellglass.server.compat.e2b import app as e2b
 from bellglass.server.compat.e2b.tokens import Tokens
+from bellglass.server.compat.e2b.visits import Visits
 from bellglass.server.contexts.routes import routes as context_routes
 from bellglass.server.contexts.service import Contexts
 from bellglass.server.db import migrate
@@ -126,6 +127,18 @@ class Application:
     def listen_inside(self, config: uvicorn.Config) -> Listener:
         """For sandboxes; to be started and closed."""
         return Listener(self._data, config)
+
+    @property
+    def settings(self) -> Settings:
+        return self._settings
+
+    def serve_foreign_visits(self, config: uvicorn.Config) -> Visits | None:
+        """For the listener of published ports: to be closed. `config` is of this API."""
+        if self.previews is None:
+            return None
+        visits = Visits(config, self._running().e2b, e2b.PORTS)
+        self.previews.house.foreign = visits
+        return visits
 
     async def stop(self) -> None:
         """In the order that keeps promises: hang up on the node (its executions go on), then write what is known."""

@@ -177,6 +177,7 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self._application = application
         self._inside = application.listen_inside(inside_config_for(application))
+        self._visits = application.serve_foreign_visits(visits_config_for(application))
         self._ready = ready
 
     @contextlib.contextmanager
@@ -203,6 +204,8 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await self._application.hang_up()
         await self._inside.close(GRACE_S)
+        if self._visits is not None:
+            await self._visits.close(GRACE_S)
         await super().shutdown(sockets)
 
 
@@ -214,6 +217,13 @@ def config_for(application: Application, settings: Settings) -> uvicorn.Config:
 def inside_config_for(application: Application) -> uvicorn.Config:
     """Of what sandboxes call through their node, which has read their bodies before it asks."""
     return _config(application.inside, Connections(INSIDE_CONNECTIONS), INSIDE_STALL_S)
+
+
+def visits_config_for(application: Application) -> uvicorn.Config:
+    """Of what comes through the listener of published ports, which counts connections itself."""
+    settings = application.settings
+    most = Connections(limit_for(settings["previews.max_connections"]))
+    return _config(application.asgi, most, settings["server.stall_timeout"])
 
 
 def _config(

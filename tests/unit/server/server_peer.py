@@ -148,7 +148,7 @@ class Peer:
 
     async def on_sandbox_update(self, params: dict[str, Any], stream: LinkStream) -> None:
         found = self._sandbox(params)
-        if params["lifetime_s"] is not None:
+        if params["lifetime_s"] is not None or "keep_for_s" in params:
             found["expires_at"] = "2030-01-01T00:00:00.000000Z"
         await stream.send_head({"result": {"expires_at": found["expires_at"]}})
 

@@ -41,6 +41,7 @@ def test_settings_that_name_nothing(values: dict[str, str]) -> None:
 @given(st.integers(1, 65535), st.sampled_from(["", ":1", ":65535"]))
 def test_what_is_published_is_found_by_its_name(port: int, listener: str) -> None:
     assert origins().parse(f"{BOX}-{port}.localhost{listener}") == Named(BOX, port, None)
+    assert origins().parse(f"{port}-{BOX}.localhost{listener}") == Named(BOX, port, None, is_turned=True)
 
 
 @given(st.text(string.printable, max_size=60))
@@ -54,7 +55,8 @@ def test_any_host_is_a_name_or_none(text: str) -> None:
     ):
         found = origins().parse(host)
         if found is not None and found.address is None:
-            assert host.lower().partition(":")[0] == f"{found.sandbox_id}-{found.port}.localhost"
+            parts = (found.port, found.sandbox_id) if found.is_turned else (found.sandbox_id, found.port)
+            assert host.lower().partition(":")[0] == "{}-{}.localhost".format(*parts)
         elif found is not None:
             assert found.address == host.partition(":")[0]
 

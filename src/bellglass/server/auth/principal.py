@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 
-@dataclass(slots=True, eq=False, weakref_slot=True)
+@dataclass(slots=True, eq=False)
 class KeyState:
     """The live side of a key, shared by all requests that use it: revoking it ends their streams at once."""
 

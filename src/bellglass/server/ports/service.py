@@ -59,10 +59,8 @@ class Ports:
 
         def write(connection: Connection) -> tuple[Publication | None, Publication]:
             before = store.find(connection, sandbox_id, port)
-            if before is None and store.count(connection, sandbox_id) >= MAX_PORTS:
-                raise LimitExceeded(
-                    f"{MAX_PORTS} ports of the sandbox are published, which is the most", hint="unpublish one"
-                )
+            if before is None:
+                _check_room(connection, sandbox_id)
             values = {
                 "visibility": body.visibility,
                 "host_header": body.host_header,
@@ -142,8 +140,39 @@ class Ports:
         else:
             assert named.sandbox_id is not None and named.port is not None
             found = self._reader.inline(store.find, named.sandbox_id, named.port)
+            if found is None:
+                return self._at_first_visit(named.sandbox_id, named.port)
         if found is None or _expired(found) or found.address != named.address:
             return None
+        return found
+
+    def _at_first_visit(self, sandbox_id: str, port: int) -> Publication | None:
+        """As it would be published, where the sandbox's ports are when they are visited."""
+        row = self._reader.inline(store.auto, sandbox_id)
+        if row is None:
+            return None
+        at = now()
+        values = {name: value for name, value in row._mapping.items() if name != "auto_publish"}
+        return Publication(
+            sandbox_id, port, visibility=row.auto_publish, host_header=None, frame_ancestors=None, http2=False,
+            address=None, key=tokens.new_key(), created_at=at, updated_at=at, expires_at=None, is_new=True, **values,
+        )  # fmt: skip
+
+    async def visited_first(self, publication: Publication) -> Publication:
+        """Something listens there: it is published from now on. Raises NotFound, LimitExceeded."""
+
+        def write(connection: Connection) -> Publication | None:
+            if (held := store.find(connection, publication.sandbox_id, publication.port)) is not None:
+                return None if _expired(held) else held
+            _check_room(connection, publication.sandbox_id)
+            names = ("visibility", "http2", "key", "created_at", "updated_at")
+            values = {name: getattr(publication, name) for name in names}
+            store.put(connection, publication.project_id, publication.sandbox_id, publication.port, values)
+            return store.find(connection, publication.sandbox_id, publication.port)
+
+        found = await self._writer.run(write)
+        if found is None:
+            raise NotFound("nothing is published under this name", hint="it was unpublished a moment ago")
         return found
 
     def still(self, sandbox_id: str, port: int) -> Publication | None:
@@ -220,6 +249,11 @@ def expires_at_unix(publication: Publication) -> float | None:
 def _expired(publication: Publication) -> bool:
     expires = expires_at_unix(publication)
     return expires is not None and expires <= time.time()
+
+
+def _check_room(connection: Connection, sandbox_id: str) -> None:
+    if store.count(connection, sandbox_id) >= MAX_PORTS:
+        raise LimitExceeded(f"{MAX_PORTS} ports of the sandbox are published, which is the most", hint="unpublish one")
 
 
 def _moment(unix: float) -> str:

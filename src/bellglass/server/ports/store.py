@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, delete, func, insert, select, update
 
+from bellglass.model import now
 from bellglass.server.db.tables import published_ports as ports
 from bellglass.server.db.tables import sandboxes
 from bellglass.server.db.tables import spent_port_tokens as spent
@@ -32,6 +33,8 @@ class Publication(NamedTuple):
     ended_at: str | None
     generation: int
     node_id: str | None
+    is_new: bool = False
+    """It is to be stored when something has answered."""
 
 
 # Built once: building a statement costs more than running it.
@@ -48,6 +51,15 @@ _SELECT = (
     .where(sandboxes.c.deleted_at.is_(None))
 )
 _FIND = _SELECT.where(ports.c.sandbox_id == bindparam("sandbox"), ports.c.port == bindparam("port"))
+_AUTO = select(
+    sandboxes.c.project_id,
+    sandboxes.c.auto_publish,
+    sandboxes.c.state,
+    sandboxes.c.termination_reason,
+    sandboxes.c.ended_at,
+    sandboxes.c.generation,
+    sandboxes.c.node_id,
+).where(sandboxes.c.id == bindparam("sandbox"), sandboxes.c.deleted_at.is_(None), sandboxes.c.auto_publish.is_not(None))
 _AT_ADDRESS = _SELECT.where(ports.c.address == bindparam("address"))
 _OF_SANDBOX = _SELECT.where(ports.c.sandbox_id == bindparam("sandbox")).order_by(ports.c.port)
 
@@ -94,9 +106,22 @@ def set_key(connection: Connection, publication: Publication, key: str) -> None:
     events.add(connection, "port.tokens_revoked", publication.project_id, publication.sandbox_id, told)
 
 
+def auto(connection: Connection, sandbox_id: str) -> Row[*tuple[Any, ...]] | None:
+    """Of a sandbox whose ports are published at their first visit: `auto_publish` and the part of a Publication that
+    is the sandbox's."""
+    return connection.execute(_AUTO, {"sandbox": sandbox_id}).first()
+
+
 def remove(connection: Connection, project_id: str, sandbox_id: str, port: int) -> bool:
     which = (ports.c.sandbox_id == sandbox_id, ports.c.port == port)
-    if connection.execute(delete(ports).where(*which)).rowcount == 0:
+    held = connection.execute(delete(ports).where(*which)).rowcount
+    if auto(connection, sandbox_id) is not None:
+        # What was taken away does not come back with the next visit.
+        at = now()
+        values = {"visibility": "private", "http2": False, "key": "", "created_at": at, "updated_at": at}
+        of = {"sandbox_id": sandbox_id, "port": port, "project_id": project_id}
+        connection.execute(insert(ports).values(**of, **values, expires_at=at))
+    if held == 0:
         return False
     events.add(connection, "port.unpublished", project_id, sandbox_id, {"port": port})
     return True

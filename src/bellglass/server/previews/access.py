@@ -9,6 +9,8 @@ from bellglass.server.previews.head import Headers, Request, without
 from bellglass.server.previews.origins import TOKEN_PARAMETER
 
 TOKEN_HEADER = b"x-bellglass-token"
+TRAFFIC_HEADER = b"e2b-traffic-access-token"
+"""What clients of another platform send to every private port of a sandbox."""
 COOKIES = {"https": "__Host-bellglass", "http": "bellglass"}
 """A browser takes the first name only with Secure, for the whole path and without a Domain: no sibling can set it."""
 _NAMES = frozenset(name.encode() for name in COOKIES.values())
@@ -21,20 +23,28 @@ class Shown(NamedTuple):
     in_query: list[str]
     in_header: list[str]
     in_cookies: list[str]
+    for_all: list[str]
+    """Tokens that may be for all ports of the sandbox."""
 
 
 def take(request: Request, scheme: str) -> Shown:
     """A cookie counts only under the scheme's own name: the plain one may have been set by a sibling."""
     target, in_query = _from_query(request.target)
     headers, in_cookies = _from_cookies(request.headers, COOKIES[scheme].encode())
-    in_header = [value for name, value in headers if name.lower() == TOKEN_HEADER]
-    headers = [_without_token(field) for field in without(headers, (TOKEN_HEADER,))]
+    in_header = _values(headers, TOKEN_HEADER)
+    for_all = _values(headers, TRAFFIC_HEADER)
+    headers = [_without_token(field) for field in without(headers, (TOKEN_HEADER, TRAFFIC_HEADER))]
     return Shown(
         request._replace(target=target, headers=headers),
         in_query,
-        [value.decode("latin-1") for value in in_header],
+        in_header,
         in_cookies,
+        for_all,
     )
+
+
+def _values(headers: Headers, wanted: bytes) -> list[str]:
+    return [value.decode("latin-1") for name, value in headers if name.lower() == wanted]
 
 
 def _without_token(field: tuple[bytes, bytes]) -> tuple[bytes, bytes]:

@@ -11,10 +11,9 @@ from collections.abc import AsyncIterator
 from typing import NamedTuple
 
 from bellglass.errors import BellglassError, PortUnreachable
-from bellglass.link import LinkStream
 from bellglass.server.previews import head
 from bellglass.server.previews.head import BadHead, Headers, Request, Response
-from bellglass.server.previews.source import Cut, LinkSource, body
+from bellglass.server.previews.source import Cut, LinkSource, Upstream, body
 from bellglass.server.previews.wire import Wire
 
 STALL_S = 300.0
@@ -49,7 +48,7 @@ def upgrade_of(request: Request) -> bytes | None:
 class Exchange:
     """`begun`: bytes of the answer have gone out, so nothing else can be answered."""
 
-    def __init__(self, wire: Wire, stream: LinkStream, request: Request, more: Headers) -> None:
+    def __init__(self, wire: Wire, stream: Upstream, request: Request, more: Headers) -> None:
         """`request` as the program is to get it; `more` goes to the visitor beside the answer's own headers."""
         self.begun = False
         self.status = 0

@@ -21,6 +21,7 @@ _END_TO_END = frozenset({
 })  # fmt: skip
 NOT_IN_TRAILERS = frozenset({
     b"content-length", b"transfer-encoding", b"host", b"cookie", b"authorization", b"trailer", b"x-bellglass-token",
+    b"e2b-traffic-access-token",
     b"forwarded", b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host", b"x-forwarded-port", b"x-real-ip",
 })  # fmt: skip
 _TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")

@@ -25,9 +25,13 @@ from bellglass.server.cluster.base import ClusterEngine
 from bellglass.server.ports.service import Ports, expires_at_unix
 from bellglass.server.ports.store import Publication
 from bellglass.server.ports.tokens import Kind, Pass
+from bellglass.server.ports.validate import MAX_TOKEN_LIFETIME_S
 from bellglass.server.previews import access, head
 from bellglass.server.previews.access import Shown
+from bellglass.server.previews.foreign import Foreign
 from bellglass.server.previews.head import Headers, Request
+from bellglass.server.previews.origins import Named
+from bellglass.server.previews.pages import Parts, parts_of_error
 from bellglass.server.sandboxes import guard
 
 START_WAIT_S = 10.0
@@ -87,12 +91,17 @@ class House:
         self._trusted_proxies = trusted_proxies
         self._stays: dict[tuple[str, int], set[Stay]] = {}
         self._most_of_project = most_of_project
+        self.foreign: Foreign | None = None
         self._of_project: dict[str, Counter[Callable[[], None]]] = {}
+
+    def named(self, authority: bytes) -> Named | None:
+        """The port that a Host names, published or not."""
+        origins = self.ports.origins
+        return origins.parse(authority.decode("latin-1")) if origins is not None else None
 
     def published(self, authority: bytes) -> Publication:
         """What a Host names. Raises the same NotFound for whatever is not there."""
-        origins = self.ports.origins
-        named = origins.parse(authority.decode("latin-1")) if origins is not None else None
+        named = self.named(authority)
         found = self.ports.visited(named) if named is not None else None
         if found is None:
             raise _nothing_here()
@@ -106,6 +115,10 @@ class House:
         forgiven to one whose cookie is good: a link for single use that is loaded again."""
         if publication.visibility == "public":
             return None
+        if self.foreign is not None:
+            for token in shown.for_all:
+                if self.foreign.opens(publication.sandbox_id, token):
+                    return Pass(Kind.TOKEN, time.time() + MAX_TOKEN_LIFETIME_S, "all ports")
         for tokens, kinds in (
             (shown.in_header, (Kind.TOKEN, Kind.SINGLE_USE)),
             (shown.in_query, (Kind.TOKEN, Kind.SINGLE_USE)),
@@ -170,6 +183,15 @@ class House:
                 else:
                     stay.cut()
 
+    def refusal(self, error: BellglassError, request: Request | None) -> Parts:
+        """In the words of the platform whose way of naming ports was used."""
+        named = self.named(request.get(b"host") or b"") if request is not None else None
+        if named is not None and named.is_turned and self.foreign is not None and request is not None:
+            said = self.foreign.error(named, error, request)
+            if said is not None:
+                return said
+        return parts_of_error(error, request)
+
     def expired(self, publication: Publication) -> BellglassError:
         """What is to be said when a right has ended."""
         if self.ports.still(publication.sandbox_id, publication.port) is None:
@@ -180,7 +202,9 @@ class House:
         """A connection to the program. While nothing was sent it can be tried again: it may be starting, and so may
         the node. Raises PortUnreachable and what the node raises."""
         loop = asyncio.get_running_loop()
-        deadline, pause_s = loop.time() + START_WAIT_S, _FIRST_PAUSE_S
+        # Of one that was not published by name nobody said that something will listen.
+        deadline = loop.time() + (0 if publication.is_new else START_WAIT_S)
+        pause_s = _FIRST_PAUSE_S
         params = {
             "sandbox_id": publication.sandbox_id, "generation": publication.generation, "port": publication.port,
         }  # fmt: skip
@@ -189,6 +213,8 @@ class House:
                 stream = await self._cluster.open(publication.node_id, "port.dial", params, body=True)
                 try:
                     await stream.head()
+                    if publication.is_new:
+                        await self.ports.visited_first(publication)
                 except BaseException:
                     await stream.reset()
                     raise

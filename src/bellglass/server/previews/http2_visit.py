@@ -157,7 +157,7 @@ class Http2Visit:
             else:
                 code = ErrorCodes.NO_ERROR
                 with suppress(Reset, ConnectionResetError, BadHead):
-                    await self._answer(stream, pages.parts_of_error(told, request))
+                    await self._answer(stream, self._house.refusal(told, request))
         finally:
             self._endpoint.close(stream, code)
 

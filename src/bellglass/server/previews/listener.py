@@ -75,7 +75,7 @@ class Previews:
             self._tls.sni_callback = self._alpn
         self._networks = [ipaddress.ip_network(text) for text in settings["previews.trusted_proxies"]]
         self._counted = Connections(limit_for(settings["previews.max_connections"]))
-        self._house = House(ports, cluster, self._networks, max(self._counted.limit // 2, 1))
+        self.house = House(ports, cluster, self._networks, max(self._counted.limit // 2, 1))
         self._servers: dict[str, asyncio.Server] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._wires: set[Wire] = set()
@@ -83,7 +83,7 @@ class Previews:
         self._changing = asyncio.Lock()
         self._main: asyncio.Server | None = None
         ports.origins = Origins.of(settings, listener.getsockname()[1])
-        ports.on_taken = self._house.check
+        ports.on_taken = self.house.check
         ports.serve_addresses = self._serve_addresses
 
     async def start(self) -> None:
@@ -114,7 +114,7 @@ class Previews:
         self._spawn(self._visits(wire), "previews:visit")
 
     async def _visits(self, wire: Wire) -> None:
-        visit = Visit(wire, self._house)
+        visit = Visit(wire, self.house)
         seat = _Seat(visit)
         self._wires.add(wire)
         try:
@@ -156,7 +156,7 @@ class Previews:
         def idle() -> None:
             self._counted.idle(seat, known=visit.admitted)
 
-        visit = Http2Visit(wire, self._house, busy, idle)
+        visit = Http2Visit(wire, self.house, busy, idle)
         await visit.run()
 
     def _alpn(self, handshake: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:

@@ -1,4 +1,7 @@
-"""Names of published ports: `<id>-<port>.<domain>`, or an address of 127/8 of its own. Each is one origin."""
+"""Names of published ports: `<id>-<port>.<domain>`, or an address of 127/8 of its own. Each is one origin.
+
+`<port>-<id>.<domain>` leads to the same port; what we write ourselves is the first form.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from bellglass.errors import InvalidRequest
 DEFAULT_PORTS = {"http": 80, "https": 443}
 TOKEN_PARAMETER = "_bellglass_token"
 _LABEL = re.compile(r"(sb[a-z2-7]{20})-([1-9][0-9]{0,4})")
+_TURNED = re.compile(r"([1-9][0-9]{0,4})-(sb[a-z2-7]{20})")
 _ADDRESS = re.compile(r"127(?:\.(?:0|[1-9][0-9]{0,2})){3}")
 _AUTHORITY = re.compile(r"([A-Za-z0-9._-]{1,253})(?::([0-9]{1,5}))?")
 _DOMAIN = re.compile(r"(?=.{1,190}\Z)[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*")
@@ -23,6 +27,8 @@ class Named(NamedTuple):
     sandbox_id: str | None
     port: int | None
     address: str | None
+    is_turned: bool = False
+    """The port stood in front, as E2B's clients write it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +75,8 @@ class Origins:
         if _ADDRESS.fullmatch(host):
             return Named(None, None, host)
         label, dot, domain = host.partition(".")
-        named = _LABEL.fullmatch(label)
-        if named is None or not dot or domain != self.domain or int(named[2]) > 65535:
+        named, turned = _LABEL.fullmatch(label), _TURNED.fullmatch(label)
+        sandbox_id, port = named.groups() if named else turned.groups()[::-1] if turned else ("", "0")
+        if not sandbox_id or not dot or domain != self.domain or int(port) > 65535:
             return None
-        return Named(named[1], int(named[2]), None)
+        return Named(sandbox_id, int(port), None, turned is not None)

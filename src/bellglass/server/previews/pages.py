@@ -9,8 +9,8 @@ from bellglass.errors import BellglassError
 from bellglass.server.previews.head import Headers, Request, find, write_response
 
 _REASONS = {
-    302: b"Found", 400: b"Bad Request", 401: b"Unauthorized", 404: b"Not Found", 409: b"Conflict", 410: b"Gone",
-    429: b"Too Many Requests", 502: b"Bad Gateway", 503: b"Service Unavailable",
+    302: b"Found", 400: b"Bad Request", 401: b"Unauthorized", 403: b"Forbidden", 404: b"Not Found",
+    409: b"Conflict", 410: b"Gone", 429: b"Too Many Requests", 502: b"Bad Gateway", 503: b"Service Unavailable",
 }  # fmt: skip
 _PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>
 <style>body{{font:16px/1.5 system-ui,sans-serif;max-width:38em;margin:15vh auto;padding:0 1em}}</style>
@@ -29,12 +29,12 @@ Parts = tuple[int, Headers, bytes]
 
 def of_error(error: BellglassError, request: Request | None, *, close: bool) -> bytes:
     """The whole answer to a request, or to what was none, in HTTP/1."""
-    return _http1(parts_of_error(error, request), close=close)
+    return http1(parts_of_error(error, request), close=close)
 
 
 def moved(location: str, set_cookie: bytes | None, *, close: bool) -> bytes:
     """302 to an URL, perhaps with a cookie, in HTTP/1."""
-    return _http1(parts_of_move(location, set_cookie), close=close)
+    return http1(parts_of_move(location, set_cookie), close=close)
 
 
 def parts_of_error(error: BellglassError, request: Request | None) -> Parts:
@@ -70,7 +70,12 @@ def _headers(more: Headers, length: int) -> Headers:
     return [*more, *_SAFE, (b"Content-Length", str(length).encode())]
 
 
-def _http1(parts: Parts, *, close: bool) -> bytes:
+def in_json(status: int, body: bytes, request: Request) -> Parts:
+    without_body = request.method == b"HEAD"
+    return status, _headers([(b"Content-Type", b"application/json")], len(body)), b"" if without_body else body
+
+
+def http1(parts: Parts, *, close: bool) -> bytes:
     status, headers, body = parts
     if close:
         headers = [*headers, (b"Connection", b"close")]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Protocol
 
-from bellglass.link import LinkStream
 from bellglass.server.previews.head import MAX_HEAD_BYTES, BadHead, Headers, parse_trailer
 
 PIECE_BYTES = 256 * 1024
@@ -67,10 +67,22 @@ class Source:
         return found
 
 
+class Upstream(Protocol):
+    """A connection to the one who answers; a LinkStream is one. Raises errors of our tree."""
+
+    async def send(self, data: bytes) -> None: ...
+
+    async def end(self) -> None: ...
+
+    def cancel(self) -> None: ...
+
+    def __aiter__(self) -> AsyncIterator[bytes]: ...
+
+
 class LinkSource(Source):
     """The program's side. Raises what the link raises."""
 
-    def __init__(self, stream: LinkStream) -> None:
+    def __init__(self, stream: Upstream) -> None:
         super().__init__()
         self._pieces = aiter(stream)
 

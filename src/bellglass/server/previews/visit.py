@@ -14,13 +14,16 @@ from bellglass.server.ports.tokens import Pass
 from bellglass.server.previews import access, head, pages
 from bellglass.server.previews.access import Shown
 from bellglass.server.previews.exchange import Exchange, request_framing, upgrade_of
+from bellglass.server.previews.foreign import Foreign
 from bellglass.server.previews.head import BadHead, Request
 from bellglass.server.previews.house import House, outward
+from bellglass.server.previews.origins import Named
 from bellglass.server.previews.source import Cut
 from bellglass.server.previews.wire import Wire
 
 HEAD_S = 30.0
-KEEP_ALIVE_S = 75.0
+KEEP_ALIVE_S = 640.0
+"""As of the API: some clients keep a connection for minutes."""
 PREFACE = b"PRI * HTTP/2.0\r\n\r\n"
 log = structlog.get_logger("bellglass.previews")
 
@@ -66,6 +69,9 @@ class Visit:
     async def _serve(self, request: Request) -> bool:
         self.admitted = False
         began, status = time.perf_counter(), 0
+        named, foreign = self._house.named(request.get(b"host") or b""), self._house.foreign
+        if named is not None and foreign is not None and foreign.serves(named):
+            return await self._pass_on(named, foreign, request)
         publication = self._house.published(request.get(b"host") or b"")
         shown = access.take(request, self._house.scheme_of(publication))
         used = await self._house.admit(publication, shown)
@@ -97,6 +103,20 @@ class Visit:
                 ms=round((time.perf_counter() - began) * 1000, 2),
             )
 
+    async def _pass_on(self, named: Named, foreign: Foreign, request: Request) -> bool:
+        """To the server itself, which asks for its own tokens."""
+        stream = await foreign.connect()
+        exchange = Exchange(self.wire, stream, foreign.inward(named, request), [])
+        try:
+            return await exchange.run()
+        except (BellglassError, BadHead):
+            if exchange.begun:
+                self.wire.abort()  # an answer that was cut must not look like a whole one
+                return False
+            raise
+        finally:
+            stream.cancel()
+
     async def _hand_over(self, publication: Publication, shown: Shown, used: Pass | None) -> bool:
         """302 to the URL without the token, with a cookie unless the visitor has one."""
         location, set_cookie = self._house.moved_to(publication, shown.request.target, used)
@@ -106,7 +126,7 @@ class Visit:
 
     async def _refuse(self, error: BellglassError, request: Request | None, *, close: bool) -> bool:
         try:
-            await self.wire.send(pages.of_error(error, request, close=close))
+            await self.wire.send(pages.http1(self._house.refusal(error, request), close=close))
         except ConnectionResetError:
             return False
         self._answered += 1

@@ -194,6 +194,7 @@ def _sandbox(item: dict[str, Any], name: str | None) -> Sandbox:
         name=name,
         owner=about.get("owner"),
         labels=dict(about.get("labels") or {}),
+        auto_publish=about.get("auto_publish"),
         expires_at=item.get("expires_at"),
         runtime=item.get("runtime"),
         runtime_version=item.get("runtime_version"),

@@ -13,6 +13,10 @@ from starlette.responses import Response
 
 from bellglass.errors import BellglassError, InvalidRequest, NotSupported, SandboxGone, ServiceError, TooLarge
 
+NOT_RUNNING = "The sandbox was not found"
+PORT_CLOSED = "The sandbox is running but port is not open"
+"""Clients choose their exception by these words."""
+
 
 def status_of(error: BellglassError) -> int:
     """400 for values that are wrong (ours is 422) and 404 for a sandbox that has ended (ours is 410)."""
@@ -46,12 +50,11 @@ def not_supported(what: str, hint: str | None = None) -> NotSupported:
 
 def not_running(sandbox_id: str) -> Response:
     """As E2B's proxy answers for a sandbox that is not there (any more): clients take its death from the text."""
-    return _proxy({"sandboxId": sandbox_id, "message": "The sandbox was not found", "code": 502})
+    return _proxy({"sandboxId": sandbox_id, "message": NOT_RUNNING, "code": 502})
 
 
 def port_closed(sandbox_id: str, port: int) -> Response:
-    message = "The sandbox is running but port is not open"
-    return _proxy({"sandboxId": sandbox_id, "message": message, "port": port, "code": 502})
+    return _proxy({"sandboxId": sandbox_id, "message": PORT_CLOSED, "port": port, "code": 502})
 
 
 def _proxy(shape: Mapping[str, Any]) -> Response:

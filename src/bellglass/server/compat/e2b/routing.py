@@ -9,7 +9,6 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakValueDictionary
 
 from sqlalchemy import Connection, Row, bindparam, select
 from starlette.datastructures import Headers
@@ -30,6 +29,7 @@ from bellglass.server.services import Services
 PREFIX = "/compat/e2b"
 ENVD_PORT = 49983
 INTERPRETER_PORT = 49999
+MAX_IDLE_KEYS = 256
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 _ID_HEADER = b"e2b-sandbox-id"
 _PORT = re.compile(r"[1-9][0-9]{0,4}")
@@ -76,7 +76,7 @@ class Front:
         self._control = control
         self._services = services
         self._ports = ports
-        self._keys: WeakValueDictionary[str, KeyState] = WeakValueDictionary()
+        self._keys: dict[str, KeyState] = {}
         self._visits = application([Route("/{path:path}", self._visit, methods=METHODS)], services)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -126,10 +126,13 @@ class Front:
         row = self._services().reader.inline(_owner, sandbox_id)
         if row is None or row.state != State.RUNNING:
             return None
-        key = self._keys.get(sandbox_id)
-        if key is None:
-            self._keys[sandbox_id] = key = KeyState(sandbox_id, "")
-        return Destination(sandbox_id, port, Principal(sandbox_id, row.project_id, row.name, key))
+        return Destination(sandbox_id, port, Principal(sandbox_id, row.project_id, row.name, self._key(sandbox_id)))
+
+    def _key(self, sandbox_id: str) -> KeyState:
+        """One for all requests to a sandbox that are under way."""
+        if len(self._keys) >= MAX_IDLE_KEYS:
+            self._keys = {id: key for id, key in self._keys.items() if key.requests}
+        return self._keys.setdefault(sandbox_id, KeyState(sandbox_id, ""))
 
 
 def _owner(connection: Connection, sandbox_id: str) -> Row[*tuple[Any, ...]] | None:

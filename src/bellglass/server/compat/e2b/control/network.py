@@ -50,10 +50,10 @@ def update(body: Body) -> Network:
     return network
 
 
-def shape(network: Network) -> dict[str, Any] | None:
-    """As E2B shows it; None where nothing but `allowInternetAccess` tells it."""
+def shape(network: Network) -> dict[str, Any]:
+    """As E2B shows it; `deny` also as `allowInternetAccess`."""
     if not isinstance(network, NetworkPolicy):
-        return {"denyOut": [ALL]} if network == "deny" else None
+        return {"denyOut": [ALL]} if network == "deny" else {}
     allowed = [rule.host or rule.cidr for rule in network.rules()]
     return {"allowOut": allowed, "denyOut": [ALL]}
 

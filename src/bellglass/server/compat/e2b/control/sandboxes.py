@@ -50,6 +50,7 @@ async def _create(request: Request, body: Body) -> Response:
         labels=body.strings("metadata"),
         env=body.strings("envVars"),
         network=net.network,
+        auto_publish="public" if net.public_ports else "private",
     )
     _refuse_what_is_not_here(body)
     body.done()
@@ -99,7 +100,7 @@ async def set_timeout(request: Request) -> Response:
     if timeout_s == 0:
         return await kill(request)
     running(request)
-    await _update(request, timeout_s)
+    await _update(request, UpdateSandbox(lifetime=timeout_s))
     return no_content()
 
 
@@ -168,13 +169,12 @@ async def _extend(request: Request, seconds: int) -> Sandbox:
     found = running(request)
     if found.expires_at is not None and parse_time(found.expires_at).timestamp() >= time.time() + seconds:
         return found
-    return await _update(request, seconds)
+    return await _update(request, UpdateSandbox(keep_for=seconds))
 
 
-async def _update(request: Request, seconds: int) -> Sandbox:
-    body = UpdateSandbox(lifetime=seconds)
+async def _update(request: Request, body: UpdateSandbox) -> Sandbox:
     return await services_of(request).sandboxes.update(
-        principal_of(request).project, request.path_params["sandbox_id"], body, frozenset({"lifetime"}),
+        principal_of(request).project, request.path_params["sandbox_id"], body, frozenset(),
         context_of(request).request_id,
     )  # fmt: skip
 

@@ -61,5 +61,5 @@ def detail(sandbox: Sandbox, tokens: Tokens, domain: str) -> dict[str, Any]:
         "domain": domain,
         "lifecycle": {"autoResume": False, "onTimeout": "kill"},
         "allowInternetAccess": sandbox.network != "deny",
-        **({"network": shown} if (shown := network.shape(sandbox.network)) else {}),
+        "network": network.shape(sandbox.network) | {"allowPublicTraffic": sandbox.auto_publish != "private"},
     }

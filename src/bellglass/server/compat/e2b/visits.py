@@ -1,0 +1,123 @@
+"""E2B's clients at the listener of published ports, where they name a port as `<port>-<id>.<domain>`.
+
+What E2B's own programs would answer is passed on to the API, over a pair of sockets inside this process; other ports
+are visited like any published one, and refusals are said as E2B's proxy says them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator, Collection
+from typing import Any
+
+import uvicorn
+from uvicorn.server import ServerState
+
+from bellglass.errors import BellglassError, NodeUnavailable, NotFound, PortUnreachable, SandboxGone, Unauthorized
+from bellglass.server.compat.e2b import errors
+from bellglass.server.compat.e2b.tokens import Tokens
+from bellglass.server.previews import head, pages
+from bellglass.server.previews.head import Request
+from bellglass.server.previews.origins import Named
+
+_NAMES = (b"e2b-sandbox-id", b"e2b-sandbox-port")
+PIECE_BYTES = 64 * 1024
+
+
+class Visits:
+    """`config`: uvicorn's, of the whole API. `ports`: those that are answered by it."""
+
+    def __init__(self, config: uvicorn.Config, tokens: Tokens, ports: Collection[int]) -> None:
+        config.load()
+        self._config = config
+        self._state = ServerState()
+        self._state.default_headers = config.encoded_headers
+        self._tokens = tokens
+        self._ports = ports
+
+    async def close(self, grace_s: float) -> None:
+        """What is under way may take so long to end."""
+        for connection in list(self._state.connections):
+            connection.shutdown()
+        if self._state.tasks:
+            _, late = await asyncio.wait(self._state.tasks, timeout=grace_s)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
+    # --- for the listener -------------------------------------------------------------------------------
+
+    def serves(self, named: Named) -> bool:
+        return named.is_turned and named.port in self._ports
+
+    def inward(self, named: Named, request: Request) -> Request:
+        told = [(_NAMES[0], str(named.sandbox_id).encode()), (_NAMES[1], str(named.port).encode())]
+        return request._replace(headers=[*head.without(request.headers, _NAMES), *told])
+
+    async def connect(self) -> Inner:
+        """Raises NodeUnavailable when the server goes down."""
+        loop = asyncio.get_running_loop()
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        theirs.setblocking(False)
+        try:
+            make: Any = self._config.http_protocol_class
+            await loop.connect_accepted_socket(
+                lambda: make(config=self._config, server_state=self._state, app_state={}), theirs
+            )
+            return Inner(*await asyncio.open_connection(sock=ours, limit=PIECE_BYTES))
+        except OSError as error:
+            ours.close()
+            theirs.close()
+            raise NodeUnavailable(f"the server takes no connection: {error}", hint="retry in a moment") from error
+
+    def opens(self, sandbox_id: str, token: str) -> bool:
+        return self._tokens.opens_ports(sandbox_id, token)
+
+    def error(self, named: Named, error: BellglassError, request: Request) -> pages.Parts | None:
+        """Programs read JSON; people get the page that others get."""
+        if b"text/html" in (request.get(b"accept") or b"").lower():
+            return None
+        shape: dict[str, Any] = {"sandboxId": named.sandbox_id, "message": str(error), "code": errors.status_of(error)}
+        if isinstance(error, (NotFound, SandboxGone)):
+            shape |= {"message": errors.NOT_RUNNING, "code": 502}
+        elif isinstance(error, PortUnreachable) and error.details.get("reason") == "refused":
+            shape |= {"message": errors.PORT_CLOSED, "port": named.port, "code": 502}
+        elif isinstance(error, Unauthorized):
+            shape |= {"message": "the port needs E2b-Traffic-Access-Token", "code": 403}
+        return pages.in_json(int(shape["code"]), json.dumps(shape).encode("ascii"), request)
+
+
+class Inner:
+    """A connection to the API, as the listener uses one to a program."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    async def send(self, data: bytes) -> None:
+        try:
+            self._writer.write(data)
+            await self._writer.drain()
+        except OSError as error:
+            raise _cut() from error
+
+    async def end(self) -> None:
+        if self._writer.can_write_eof():
+            self._writer.write_eof()
+
+    def cancel(self) -> None:
+        self._writer.transport.abort()
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            while piece := await self._reader.read(PIECE_BYTES):
+                yield piece
+        except OSError as error:
+            raise _cut() from error
+
+
+def _cut() -> NodeUnavailable:
+    return NodeUnavailable("the answer was cut", hint="retry in a moment")
