@@ -1,7 +1,7 @@
 """The program of the browser tests, run inside of sandboxes: a page that tells what it sees, and an echo by WebSocket.
 
 `/` is the page; its script's findings are the promise `told`, and go to the page around it. `/seen` answers with the
-heads of all requests so far.
+heads of all requests so far. `/worker.js` is a service worker that fetches what it is told to, with cookies.
 """
 
 import base64
@@ -23,6 +23,10 @@ const told = new Promise((resolve, reject) => {
 });
 told.then((found) => parent.postMessage(found, "*"), (error) => parent.postMessage({error: error.message}, "*"));
 </script>"""
+WORKER = b"""addEventListener("message", (event) => event.waitUntil(
+  fetch(event.data, {credentials: "include", mode: "no-cors"}).catch((error) => error).then(
+    () => event.source.postMessage("fetched"))));
+"""
 heads = []
 
 
@@ -33,9 +37,12 @@ class App(http.server.BaseHTTPRequestHandler):
         heads.append(f"{self.requestline}\n{self.headers}")
         if self.path == "/echo":
             return self.echo()
-        body = json.dumps(heads).encode() if self.path == "/seen" else PAGE
+        kind, body = {
+            "/seen": ("application/json", json.dumps(heads).encode()),
+            "/worker.js": ("text/javascript", WORKER),
+        }.get(self.path, ("text/html", PAGE))
         self.send_response(200)
-        self.send_header("Content-Type", "application/json" if self.path == "/seen" else "text/html")
+        self.send_header("Content-Type", kind)
         self.send_header("Set-Cookie", "app=theirs; Path=/; HttpOnly")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

@@ -179,6 +179,59 @@ def test_sandboxes_are_strangers_to_each_other(secure: Secure, secure_box: Any) 
         strangers(secure.browser.page(), published, foreign)
 
 
+ATTEMPTS = """(async () => {
+  const [there, tag] = [%r, %r];
+  const loaded = (element, url) => new Promise((resolve) => {
+    element.onload = element.onerror = resolve;
+    element.src = url;
+    document.body.append(element);
+  });
+  await fetch(`${there}/cors-${tag}`, {credentials: "include"}).catch(() => 0);
+  await fetch(`${there}/no-cors-${tag}`, {credentials: "include", mode: "no-cors"}).catch(() => 0);
+  await loaded(new Image(), `${there}/image-${tag}`);
+  await loaded(document.createElement("script"), `${there}/script-${tag}`);
+  await loaded(document.createElement("iframe"), `${there}/frame-${tag}`);
+  await new Promise((resolve) => {
+    const socket = new WebSocket(`${there}/socket-${tag}`.replace("http", "ws"));
+    socket.onopen = socket.onerror = resolve;
+  });
+  const worker = (await navigator.serviceWorker.register("/worker.js"), (await navigator.serviceWorker.ready).active);
+  await new Promise((resolve) => {
+    navigator.serviceWorker.onmessage = resolve;
+    worker.postMessage(`${there}/worker-${tag}`);
+  });
+})()"""
+WAYS = ("cors", "no-cors", "image", "script", "frame", "socket", "worker")
+
+
+def test_a_sibling_can_not_use_the_cookie(secure: Secure, secure_box: Any) -> None:
+    """To the browser both are one site, so it sends the cookie along."""
+    published = serve(secure_box)
+    with secure.stack.sandbox(cpus=1, memory="512MiB", disk="1GiB") as other:
+        foreign = serve(other)
+        page = secure.browser.page()
+        page.goto(published.token_url())
+        page.evaluate("told")
+        page.evaluate(ATTEMPTS % (published.url, "own"))
+        page.goto(foreign.token_url())
+        page.evaluate("told")
+        page.evaluate(ATTEMPTS % (published.url, "sibling"))
+        # What a sibling can do: set cookies of its own for all names below the domain, never the one that lets in.
+        for name in ("planted", "bellglass", "__Host-bellglass"):
+            page.evaluate(f"document.cookie = '{name}=bad; Domain={DOMAIN}; Path=/; Secure; SameSite=None'")
+        taken = f"navigator.serviceWorker.register('{published.url}/worker.js').catch((error) => error.name)"
+        assert page.evaluate(taken) == "SecurityError"
+        # And link there.
+        page.evaluate(f"location.href = '{published.url}/followed'")
+        arrived = f"location.href === '{published.url}/followed' && document.readyState === 'complete'"
+        secure.browser.until(lambda: page.evaluate(arrived), "the page that the link leads to")
+        heads = seen(page)
+        assert [way for way in WAYS if f"GET /{way}-own " not in heads] == []
+        assert [way for way in WAYS if f"GET /{way}-sibling " in heads] == []
+        followed = next(head for head in heads.split("GET /") if head.startswith("followed "))
+        assert "planted=bad" in followed and "ellglass=" not in followed
+
+
 def strangers(page: Page, published: Any, foreign: Any) -> None:
     """What a page of one sandbox reads and sets is not the other's."""
     page.goto(published.token_url())

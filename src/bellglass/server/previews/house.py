@@ -26,7 +26,7 @@ from bellglass.server.ports.service import Ports, expires_at_unix
 from bellglass.server.ports.store import Publication
 from bellglass.server.ports.tokens import Kind, Pass
 from bellglass.server.ports.validate import MAX_TOKEN_LIFETIME_S
-from bellglass.server.previews import access, head
+from bellglass.server.previews import access, head, senders
 from bellglass.server.previews.access import Shown
 from bellglass.server.previews.foreign import Foreign
 from bellglass.server.previews.head import Headers, Request
@@ -119,10 +119,12 @@ class House:
             for token in shown.for_all:
                 if self.foreign.opens(publication.sandbox_id, token):
                     return Pass(Kind.TOKEN, time.time() + MAX_TOKEN_LIFETIME_S, "all ports")
+        by_stranger = bool(shown.in_cookies) and not self._may_show_cookie(publication, shown.request)
+        in_cookies = [] if by_stranger else shown.in_cookies
         for tokens, kinds in (
             (shown.in_header, (Kind.TOKEN, Kind.SINGLE_USE)),
             (shown.in_query, (Kind.TOKEN, Kind.SINGLE_USE)),
-            (shown.in_cookies, (Kind.COOKIE,)),
+            (in_cookies, (Kind.COOKIE,)),
         ):
             for token in tokens:
                 used = self.ports.check(publication, token)
@@ -130,10 +132,27 @@ class House:
                     return used
             if tokens and tokens is shown.in_header:
                 break
+        if by_stranger:
+            raise Unauthorized(
+                "a page of another origin asked for this, with the cookie that is for pages of this one",
+                hint="a page of another sandbox may link here; programs send X-Bellglass-Token",
+            )
         raise Unauthorized(
             "this page needs a link that is good" if shown.in_query or shown.in_cookies else "this page is private",
             hint="ask for a new link where you got it; programs send X-Bellglass-Token",
         )
+
+    def _may_show_cookie(self, publication: Publication, request: Request) -> bool:
+        origins = self.ports.origins
+        assert origins is not None
+
+        def sandbox_of(named: Named) -> str | None:
+            if named.sandbox_id is not None:
+                return named.sandbox_id
+            found = self.ports.visited(named)
+            return found.sandbox_id if found is not None else None
+
+        return senders.may_show_cookie(request, publication.sandbox_id, origins, sandbox_of)
 
     def moved_to(self, publication: Publication, target: bytes, used: Pass | None) -> tuple[str, bytes | None]:
         """The URL without the token, and a Set-Cookie unless the visitor has the cookie."""
