@@ -127,12 +127,13 @@ class Translation:
             self._begun, self._held, self._held_size, self._dropped = False, {}, 0, {}
 
     def _hold(self, mime: str, piece: str, *, is_json: bool) -> None:
-        self._held_size += len(piece)
-        if mime in self._dropped or self._held_size > MAX_HELD:
-            self._dropped[mime] = self._dropped.get(mime, 0) + len(piece)
-            self._held.pop(mime, None)
+        if mime not in self._dropped and self._held_size + len(piece) <= MAX_HELD:
+            self._held_size += len(piece)
+            self._held.setdefault(mime, (is_json, []))[1].append(piece)
             return
-        self._held.setdefault(mime, (is_json, []))[1].append(piece)
+        before = sum(map(len, self._held.pop(mime, (False, []))[1]))
+        self._held_size -= before
+        self._dropped[mime] = self._dropped.get(mime, 0) + before + len(piece)
 
     def _close(self) -> bytes:
         was, self._open = self._open, None
