@@ -84,6 +84,17 @@ def _words(value: Any, name: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in words if word.strip())
 
 
+def _pairs(value: Any, name: str) -> tuple[tuple[str, str], ...]:
+    """Words of the form A=B; A may be empty nowhere, and names one B."""
+    found: dict[str, str] = {}
+    for word in _words(value, name):
+        left, equals, right = (part.strip() for part in word.partition("="))
+        if not equals or not left or not right or left in found:
+            raise InvalidRequest(f"{name}: {word!r} is not ALIAS=TEMPLATE, each alias once", details={"field": name})
+        found[left] = right
+    return tuple(found.items())
+
+
 def _cidrs(value: Any, name: str) -> tuple[str, ...]:
     """Ranges of addresses; a single address is one of its own."""
     found = []
@@ -149,6 +160,12 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting("server.keepalive", parse_duration, 15.0, "longest silence of a stream of output"),
     Setting("server.idempotency_retention", parse_duration, 86400.0, "how long an Idempotency-Key is remembered"),
+    Setting(
+        "server.template_aliases",
+        _pairs,
+        (("code-interpreter-v1", "interpreter"),),
+        "other names of templates, ALIAS=TEMPLATE: what programs ask for that were written for another platform",
+    ),
     Setting(
         "server.max_sandboxes", _count, 1000, "sandboxes that a project may have at once, unless it has its own limit"
     ),

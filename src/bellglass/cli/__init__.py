@@ -48,6 +48,7 @@ NOUNS: dict[str, Noun] = {
     "ports": Noun("bellglass.cli.publish:ports", "List the published ports of a sandbox."),
     "previews": Noun("bellglass.cli.previews:app", "Published ports of this installation: ca."),
     "keys": Noun("bellglass.cli.keys:app", "API keys: create, ls, rm."),
+    "compat": Noun("bellglass.cli.compat:app", "Programs written for other platforms: e2b."),
     "limits": Noun("bellglass.cli.limits:app", "Limits of projects: show, set."),
     "pools": Noun("bellglass.cli.pools:app", "Warm pools: set, ls, rm."),
     "quarantine": Noun("bellglass.cli.quarantine:app", "Sandboxes that the database does not know: ls, adopt, rm."),

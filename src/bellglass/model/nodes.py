@@ -28,3 +28,5 @@ class TemplateInfo(Record):
     workdir: str
     size_bytes: int
     built_at: str
+    aliases: list[str] = dataclasses.field(default_factory=list)
+    """Other names, which the operator gave it (server.template_aliases)."""

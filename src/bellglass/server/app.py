@@ -22,6 +22,7 @@ from bellglass.server.auth.service import Auth
 from bellglass.server.cluster.journal import Journal
 from bellglass.server.cluster.local import LocalEngine
 from bellglass.server.compat.e2b import app as e2b
+from bellglass.server.compat.e2b.described import routes as e2b_routes
 from bellglass.server.compat.e2b.tokens import Tokens
 from bellglass.server.compat.e2b.visits import Visits
 from bellglass.server.contexts.routes import routes as context_routes
@@ -72,13 +73,14 @@ from bellglass.server.sandboxlogs.routes import routes as log_routes
 from bellglass.server.sandboxlogs.service import Logs
 from bellglass.server.services import Services
 from bellglass.server.system.routes import routes as system_routes
+from bellglass.server.templates.aliases import Aliases
 from bellglass.server.templates.routes import routes as template_routes
 from bellglass.settings import Settings
 from bellglass.spare_memory import give_back
 
 FEATURES = (
     sandbox_routes, execution_routes, file_routes, folder_routes, template_routes, pool_routes, key_routes,
-    limit_routes, system_routes, quarantine_routes, network_routes, port_routes, event_routes,
+    limit_routes, system_routes, quarantine_routes, network_routes, port_routes, event_routes, e2b_routes,
     metrics_routes, log_routes, context_routes,
 )  # fmt: skip
 
@@ -173,7 +175,9 @@ class Application:
         await pools.load()
         floor = Floor(parse_exceptions(self._settings["egress.exceptions"]))
         networks = Networks(reader, writer, cluster, floor)
-        creator = Creator(reader, writer, cluster, pools, networks, max_cpus, self._settings["server.max_sandboxes"])
+        aliases = Aliases(dict(self._settings["server.template_aliases"]))
+        most = self._settings["server.max_sandboxes"]
+        creator = Creator(reader, writer, cluster, pools, networks, aliases, max_cpus, most)
         deleter = Deleter(reader, writer, cluster, creator)
         quarantine = Quarantine(
             *(reader, writer, cluster),
@@ -225,6 +229,7 @@ class Application:
             events=Events(reader, self._feed),
             callers=Callers(reader, secret, installation),
             shippers=shippers,
+            aliases=aliases,
             e2b=Tokens(secret),
         )
 

@@ -31,6 +31,7 @@ from bellglass.server.sandboxes.create import Creator
 from bellglass.server.sandboxes.delete import Deleter
 from bellglass.server.sandboxes.service import Sandboxes
 from bellglass.server.sandboxlogs.service import Logs
+from bellglass.server.templates.aliases import Aliases
 from bellglass.settings import Settings
 
 
@@ -59,6 +60,7 @@ class Services:
     events: Events
     callers: Callers
     shippers: tuple[Shipper, ...]
+    aliases: Aliases
     e2b: Tokens
 
 

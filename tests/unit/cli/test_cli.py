@@ -307,6 +307,7 @@ def test_help_of_every_noun(run: Callable[..., Done]) -> None:
         assert noun in listed.out and help.split(":")[0][:30] in listed.out
         done = run(noun, "--help")
         assert (done.code == 0 and "--json" in done.out) or noun in (
+            "compat",
             "keys",
             "limits",
             "pools",

@@ -274,3 +274,25 @@ def test_unknown_routes(e2b: httpx2.Client) -> None:
     refused(e2b.get("/v9/sandboxes"), 404)
     refused(e2b.put("/v2/sandboxes", json={}), 405)
     refused(e2b.get("/"), 404)
+
+
+def test_aliases_of_templates(harness: Harness, e2b: httpx2.Client, api: httpx2.Client) -> None:
+    """One alias is set where the settings say nothing; here its template is not built."""
+    refused(e2b.post("/v2/sandboxes", json={"templateID": "code-interpreter-v1"}), 404)
+    built = [*harness.peer.templates, {**harness.peer.templates[0], "name": "interpreter"}]
+    harness.peer.templates, before = built, harness.peer.templates
+    try:
+        for alias in ("code-interpreter-v1", "interpreter"):
+            assert e2b.get(f"/templates/aliases/{alias}").json() == {"templateID": "interpreter", "public": True}
+            id = create(e2b, templateID=alias)["sandboxID"]
+            assert e2b.get(f"/sandboxes/{id}").json()["templateID"] == "interpreter"
+            assert id in [item["sandboxID"] for item in e2b.get("/v2/sandboxes", params={"template": alias}).json()]
+        assert api.post("/v1/sandboxes", json={"template": "code-interpreter-v1"}).json()["template"] == "interpreter"
+        shown = {item["name"]: item["aliases"] for item in api.get("/v1/templates").json()["items"]}
+        assert shown == {"base": [], "interpreter": ["code-interpreter-v1"]}
+        harness.peer.templates = [*built, {**built[0], "name": "code-interpreter-v1"}]
+        assert api.get("/v1/templates").status_code == 200  # else the server has not heard of it yet
+        id = create(e2b, templateID="code-interpreter-v1")["sandboxID"]
+        assert e2b.get(f"/sandboxes/{id}").json()["templateID"] == "code-interpreter-v1", "a real one goes before"
+    finally:
+        harness.peer.templates = before

@@ -47,7 +47,7 @@ def shape(answer: httpx2.Response) -> str:
 def test_another_projects_sandboxes_are_like_none(harness: Harness) -> None:
     ours, theirs = e2b(harness, "ours"), e2b(harness, "theirs")
     box = create(ours)["sandboxID"]
-    assert len(ROUTES) >= 11
+    assert len(ROUTES) >= 14
 
     def ask(client: httpx2.Client, method: str, path: str, id: str) -> httpx2.Response:
         body = {"json": {"timeout": 60}} if path.endswith(("/timeout", "/connect")) else {}
@@ -61,6 +61,8 @@ def test_another_projects_sandboxes_are_like_none(harness: Harness) -> None:
             assert foreign == shape(ask(theirs, method, path, id)), (method, path, id)
     assert box not in theirs.get("/v2/sandboxes").text + theirs.get("/sandboxes").text
     assert box in ours.get("/v2/sandboxes").text
+    of_both = {"sandbox_ids": f"{box},{UNKNOWN}"}
+    assert theirs.get("/sandboxes/metrics", params=of_both).json() == {"sandboxes": {}}
     for method, path in sorted(ROUTES, key=lambda route: route[0] == "DELETE"):
         answer = ask(ours, method, path, box)
         assert answer.status_code < 300 or answer.status_code == 501, (method, path, answer.text)

@@ -35,6 +35,7 @@ from bellglass.server.network.service import Networks
 from bellglass.server.pools.service import Pools
 from bellglass.server.sandboxes import guard, idempotency, store
 from bellglass.server.sandboxes.validate import Settled, settle
+from bellglass.server.templates.aliases import Aliases
 
 RELINK_S = 15.0
 """How long a create waits for a link that broke under it."""
@@ -55,6 +56,7 @@ class Creator:
         cluster: ClusterEngine,
         pools: Pools,
         networks: Networks,
+        aliases: Aliases,
         max_cpus: float,
         max_sandboxes: int,
     ) -> None:
@@ -64,6 +66,7 @@ class Creator:
         self._max_cpus = max_cpus
         self._max_sandboxes = max_sandboxes
         self._networks = networks
+        self._aliases = aliases
         self._pools = pools
         self._by_sandbox: dict[str, asyncio.Task[Created]] = {}
         self._by_key: dict[tuple[str, str], tuple[str, asyncio.Task[Created]]] = {}
@@ -133,8 +136,9 @@ class Creator:
         request_id: str | None,
     ) -> Created:
         info = await self._cluster.info()
-        if all(template.name != body.template for template in info.templates):
+        if all(template.name != self._aliases.resolve(body.template, info) for template in info.templates):
             info = await self._cluster.info(fresh=True)  # it may have been built a moment ago
+        body = replace(body, template=self._aliases.resolve(body.template, info))
         presets = await self._networks.presets(body.network)
         settled = settle(body, info, self._max_cpus, presets, self._networks.floor)
         taken = None

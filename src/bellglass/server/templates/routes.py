@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fastapi import Request
 from starlette.responses import Response
 
@@ -18,5 +20,7 @@ routes = Routes("templates")
 )
 async def list_templates(request: Request) -> Response:
     """What `template` of a create can name."""
-    info = await services_of(request).cluster.info(fresh=True)
-    return page(sorted(info.templates, key=lambda template: template.name), None)
+    services = services_of(request)
+    info = await services.cluster.info(fresh=True)
+    found = [replace(template, aliases=services.aliases.of(template.name)) for template in info.templates]
+    return page(sorted(found, key=lambda template: template.name), None)

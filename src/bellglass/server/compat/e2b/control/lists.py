@@ -34,7 +34,7 @@ async def list_sandboxes(request: Request) -> Response:
         return array([])
     filters = Filters(
         (State.RUNNING,), None, None, metadata_of(query.get("metadata", "")),
-        template=_template(request), created_since=_since(query.get("startedAfter")), oldest_first=_order(request),
+        await _template(request), _since(query.get("startedAfter")), _order(request),
     )  # fmt: skip
     items, cursor = await services.sandboxes.list(
         principal_of(request).project, filters, _limit(query.get("limit")), query.get("nextToken") or None
@@ -63,8 +63,9 @@ def metadata_of(text: str) -> tuple[tuple[str, str], ...]:
         raise InvalidRequest(f"metadata: {shown(text)} is not KEY=VALUE&...") from None
 
 
-def _template(request: Request) -> str | None:
-    return request.query_params.get("template") or None
+async def _template(request: Request) -> str | None:
+    name, services = request.query_params.get("template"), services_of(request)
+    return services.aliases.resolve(name, await services.cluster.info()) if name else None
 
 
 def _since(text: str | None) -> str | None:

@@ -155,10 +155,11 @@ def _refuse_what_is_not_here(body: Body) -> None:
         raise not_supported("workload identity (iam)")
 
 
-def running(request: Request) -> Sandbox:
-    """Raises NotFound for all that does not run: E2B knows no sandboxes that have ended."""
-    project, sandbox_id = principal_of(request).project, request.path_params["sandbox_id"]
-    found = services_of(request).sandboxes.get(project, sandbox_id)
+def running(request: Request, sandbox_id: str | None = None) -> Sandbox:
+    """By default the one of the path. Raises NotFound for all that does not run: E2B knows no sandboxes that have
+    ended."""
+    sandbox_id = sandbox_id or request.path_params["sandbox_id"]
+    found = services_of(request).sandboxes.get(principal_of(request).project, sandbox_id)
     if found.state != State.RUNNING:
         raise guard.not_found()
     return found

@@ -15,9 +15,10 @@ routes = Routes()
 
 @routes.action("GET", "/templates/aliases/{alias:path}", "template.list")
 async def by_alias(request: Request) -> Response:
-    info = await services_of(request).cluster.info(fresh=True)
+    services = services_of(request)
+    info = await services.cluster.info(fresh=True)
     try:
-        found = find_template(request.path_params["alias"], info)
+        found = find_template(services.aliases.resolve(request.path_params["alias"], info), info)
     except InvalidRequest as error:
         raise NotFound(error.message, hint=error.hint) from None
     return answer({"templateID": found.name, "public": True})
