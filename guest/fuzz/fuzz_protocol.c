@@ -62,6 +62,9 @@ void execution_start(struct stream *s, const uint8_t *payload, size_t length, in
         abort();
     s->pid = s->session = 1000;
     s->phase = PHASE_RUNNING;
+    s->terminal = r.columns > 0;
+    if (s->terminal && (r.columns > 65535 || r.rows == 0 || r.rows > 65535))
+        abort();
     if (r.flags & START_STDIN) {
         s->in.fd = dup(sink_fd);
         s->in.ready = r.envc & 1;

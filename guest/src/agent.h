@@ -66,6 +66,13 @@ bool execution_pump(struct stream *s, int64_t now);
 void execution_reaped(struct stream *s, int status, const struct rusage *usage);
 void execution_abort(struct stream *s);
 
+/* terminal.c */
+/* A pair of descriptors: the agent's side, and the program's. 0 or an errno. */
+int terminal_open(int *master, int *slave, uint64_t columns, uint64_t rows);
+void terminal_resize(const struct stream *s, uint64_t columns, uint64_t rows);
+/* In the child, after setsid: descriptor 0 becomes its controlling terminal and belongs to `uid`. 0 or an errno. */
+int terminal_take(uid_t uid);
+
 /* operation.c */
 void operation_start(struct stream *s, const uint8_t *payload, size_t length);
 bool operation_pump(struct stream *s, int64_t now);

@@ -297,6 +297,11 @@ void child_run(const struct child_setup *setup)
     error = identity_lookup(&who, r->user);
     if (error != 0)
         report_failure(setup->report_fd, "user", error, "no such user");
+    if (r->columns > 0) {
+        error = terminal_take(who.uid);
+        if (error != 0)
+            report_failure(setup->report_fd, "terminal", error, "the terminal cannot be taken over");
+    }
     error = identity_assume(&who);
     if (error != 0)
         report_failure(setup->report_fd, "user", error, "cannot become that user");

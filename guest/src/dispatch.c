@@ -202,6 +202,7 @@ static void on_release(struct stream *s)
 static bool on_stream_frame(struct stream *s, const struct frame *frame)
 {
     struct signal_request request;
+    uint64_t columns, rows;
 
     switch (frame->type) {
     case T_DATA: return on_data(s, frame);
@@ -216,6 +217,12 @@ static bool on_stream_frame(struct stream *s, const struct frame *frame)
             tree_signal(s, (int)request.number);
         else if (s->pid > 0)
             kill(s->pid, (int)request.number);
+        return true;
+    case T_RESIZE:
+        if (resize_decode(&columns, &rows, frame->payload, frame->length) != NULL)
+            return false;
+        if (s->terminal)
+            terminal_resize(s, columns, rows);
         return true;
     case T_ABORT:
         if (s->phase == PHASE_ASSEMBLING)

@@ -28,11 +28,19 @@ static bool keep_end(int fd, uint32_t events, const struct stream *s, enum watch
     return fcntl(fd, F_SETFL, O_NONBLOCK) == 0 && watch(fd, events, s, what);
 }
 
-/* fds: stdin r w, stdout r w, stderr r w, report ours child's; -1 where there is none. */
-static bool open_pipes(int fds[8], bool with_stdin)
+/* fds: stdin r w, stdout r w, stderr r w, report ours child's; -1 where there is none. Of a terminal the program has
+ * one descriptor, the first, and the agent one for each direction. */
+static bool open_pipes(int fds[8], bool with_stdin, const struct start_request *r)
 {
     for (int i = 0; i < 8; i++)
         fds[i] = -1;
+    if (r->columns > 0) {
+        errno = terminal_open(&fds[2], &fds[0], r->columns, r->rows);
+        if (errno != 0)
+            return false;
+        fds[1] = fcntl(fds[2], F_DUPFD_CLOEXEC, 3);
+        return fds[1] >= 0 && report_pair(fds + 6);
+    }
     return (!with_stdin || pipe2(fds, O_CLOEXEC) == 0) && pipe2(fds + 2, O_CLOEXEC) == 0
         && pipe2(fds + 4, O_CLOEXEC) == 0 && report_pair(fds + 6);
 }
@@ -47,16 +55,19 @@ void execution_start(struct stream *s, const uint8_t *payload, size_t length, in
         stream_fail(s, "protocol", EINVAL, wrong);
         goto out;
     }
-    bool with_stdin = r.flags & START_STDIN;
-    if (!open_pipes(fds, with_stdin) || !stream_map(s, 2, with_stdin ? WINDOW_BYTES : 0)) {
-        stream_fail(s, "limit", errno, "no descriptors or memory for one more program");
+    bool terminal = r.columns > 0, with_stdin = terminal || r.flags & START_STDIN;
+    if (!open_pipes(fds, with_stdin, &r) || !stream_map(s, terminal ? 1 : 2, with_stdin ? WINDOW_BYTES : 0)) {
+        if (terminal && fds[2] < 0)
+            stream_fail(s, "terminal", errno, "no terminal can be had");
+        else
+            stream_fail(s, "limit", errno, "no descriptors or memory for one more program");
         close_all(fds, 8);
         goto out;
     }
     pid_t pid = fork();
     if (pid == 0) {
         struct child_setup setup = { .request = &r, .report_fd = fds[7], .cgroup_fd = cgroup_fd,
-            .stdio = { with_stdin ? fds[0] : agent.null_fd, fds[3], fds[5] } };
+            .stdio = { with_stdin ? fds[0] : agent.null_fd, terminal ? fds[0] : fds[3], terminal ? fds[0] : fds[5] } };
         child_run(&setup);
     }
     if (pid < 0) {
@@ -72,7 +83,9 @@ void execution_start(struct stream *s, const uint8_t *payload, size_t length, in
     s->out[0].fd = fds[2];
     s->out[1].fd = fds[4];
     s->report_fd = fds[6];
-    if (!keep_end(fds[2], EPOLLIN | EPOLLET, s, WATCH_OUT0) || !keep_end(fds[4], EPOLLIN | EPOLLET, s, WATCH_OUT1)
+    s->terminal = s->out[0].may_reopen = s->out[1].eof = terminal;
+    if (!keep_end(fds[2], EPOLLIN | EPOLLET, s, WATCH_OUT0)
+        || (!terminal && !keep_end(fds[4], EPOLLIN | EPOLLET, s, WATCH_OUT1))
         || !keep_end(fds[6], EPOLLIN | EPOLLET, s, WATCH_REPORT)
         || (with_stdin && !keep_end(fds[1], EPOLLOUT | EPOLLET, s, WATCH_STDIN))) {
         stream_fail(s, "limit", errno, "cannot watch the program's pipes");
@@ -177,6 +190,7 @@ void execution_reaped(struct stream *s, int status, const struct rusage *usage)
     tlv_put_u64(&w, 5, (uint64_t)usage->ru_maxrss * 1024u);
     s->exit_length = (uint8_t)w.used;
     s->phase = PHASE_EXITED;
+    s->out[0].may_reopen = false;   /* the kernel hangs a terminal up when its session's leader ends */
     s->out[0].ready = s->out[1].ready = true;
 }
 

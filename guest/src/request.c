@@ -12,6 +12,11 @@ static bool take_text(struct text *to, const struct tlv *t, size_t max)
     return true;
 }
 
+static bool take_u64(uint64_t *to, const struct tlv *t, uint64_t max) { return tlv_u64(t, to) && *to <= max; }
+
+/* Of a terminal, as the kernel holds it: an unsigned short. */
+static bool take_size(uint64_t *to, const struct tlv *t) { return take_u64(to, t, UINT16_MAX) && *to > 0; }
+
 static bool env_entry_ok(const struct tlv *t)
 {
     if (!tlv_string(t, START_MAX))
@@ -63,6 +68,11 @@ const char *start_decode(struct start_request *r, const uint8_t *payload, size_t
             if (!take_text(&r->execution, &t, 64))
                 return "bad execution id";
             break;
+        case 9:
+        case 10:
+            if (!take_size(t.tag == 9 ? &r->columns : &r->rows, &t))
+                return "bad terminal size";
+            break;
         default:
             break;
         }
@@ -71,10 +81,10 @@ const char *start_decode(struct start_request *r, const uint8_t *payload, size_t
         return "bad TLV";
     if (r->argc == 0)
         return "no argv";
+    if ((r->columns == 0) != (r->rows == 0))
+        return "half a terminal size";
     return NULL;
 }
-
-static bool take_u64(uint64_t *to, const struct tlv *t, uint64_t max) { return tlv_u64(t, to) && *to <= max; }
 
 /* `name NUL value`. */
 static bool attribute_ok(const struct tlv *t)
@@ -149,6 +159,19 @@ const char *dial_decode(uint16_t *port, const uint8_t *payload, size_t length)
         return "no port";
     *port = (uint16_t)number;
     return NULL;
+}
+
+const char *resize_decode(uint64_t *columns, uint64_t *rows, const uint8_t *payload, size_t length)
+{
+    struct tlv_reader reader;
+    struct tlv t;
+
+    *columns = *rows = 0;
+    tlv_open(&reader, payload, length);
+    while (tlv_next(&reader, &t))
+        if ((t.tag == 1 || t.tag == 2) && !take_size(t.tag == 1 ? columns : rows, &t))
+            return "bad terminal size";
+    return reader.bad || *columns == 0 || *rows == 0 ? "bad terminal size" : NULL;
 }
 
 const char *signal_decode(struct signal_request *r, const uint8_t *payload, size_t length)

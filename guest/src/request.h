@@ -17,6 +17,7 @@ struct start_request {
     uint32_t argc, envc;
     struct text cwd, user, execution;   /* absent: data is NULL */
     uint64_t flags, oom_score_adj, umask;
+    uint64_t columns, rows;             /* of a terminal; both 0: pipes */
 };
 
 /* NULL when good, else what is wrong (static text). argv and env are walked with tlv_next: tags 1 and 2. */
@@ -45,6 +46,9 @@ const char *file_decode(struct file_request *r, const uint8_t *payload, size_t l
 
 /* DIAL: the port, 1 to 65535. */
 const char *dial_decode(uint16_t *port, const uint8_t *payload, size_t length);
+
+/* RESIZE: both from 1 to 65535. */
+const char *resize_decode(uint64_t *columns, uint64_t *rows, const uint8_t *payload, size_t length);
 
 struct signal_request { uint64_t number, scope; };
 

@@ -148,12 +148,12 @@ bool source_fill(struct source *o, int64_t now)
     }
     if (n < 0 && errno == EINTR)
         return true;
-    if (n < 0 && errno == EAGAIN) {
+    if (n < 0 && (errno == EAGAIN || (errno == EIO && o->may_reopen))) {
         o->ready = false;
         o->empty_at_ms = now;
         return false;
     }
-    source_close(o);
+    source_close(o);   /* EIO is how a terminal's master tells the end */
     o->eof = true;
     return true;
 }

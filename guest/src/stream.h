@@ -30,6 +30,7 @@ struct source {
     bool ready, eof, eof_sent;
     uint64_t acked, sent, tail;
     uint8_t *ring;
+    bool may_reopen;       /* a terminal whose last user is gone: another of the session may open it again */
     int64_t empty_at_ms;   /* when the pipe was last found empty; 0: it is not known to be */
 };
 
@@ -69,6 +70,7 @@ struct stream {
     size_t final_length;
     int64_t kill_at_ms;    /* an aborted worker is killed then; 0: not set */
     uint16_t port;         /* of a dial */
+    bool terminal;         /* of an execution: both directions are descriptors of the terminal's master */
     bool second_address;   /* of a dial: 127.0.0.1 has failed, this is ::1 */
 };
 

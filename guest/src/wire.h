@@ -12,6 +12,7 @@
 #define FEATURE_ARCHIVES 4u
 #define FEATURE_INPUT_OFFSETS 8u
 #define FEATURE_DIAL 16u
+#define FEATURE_TERMINAL 32u
 #define FEATURE_ATTRIBUTES 64u  /* and FILE's owner and depth */
 
 #define FRAME_HEADER 12u
@@ -28,7 +29,7 @@
 enum frame_type {
     T_HELLO = 1, T_WELCOME = 2, T_PING = 3, T_PONG = 4,
     T_START = 16, T_STARTED = 17, T_DATA = 18, T_ACK = 19, T_EOF = 20, T_SIGNAL = 21,
-    T_EXIT = 22, T_FAILED = 23, T_RELEASE = 24, T_ABORT = 25,
+    T_EXIT = 22, T_FAILED = 23, T_RELEASE = 24, T_ABORT = 25, T_RESIZE = 26,
     T_FILE = 32, T_RESULT = 33,
     T_DIAL = 34, T_CONNECTED = 35,
 };

@@ -15,7 +15,7 @@ from pathlib import Path
 
 HEADER = struct.Struct("<IBBHI")
 HELLO, WELCOME, START, STARTED, DATA, ACK, EOF, EXIT, FAILED, RELEASE = 1, 2, 16, 17, 18, 19, 20, 22, 23, 24
-FILE, RESULT, DIAL, CONNECTED = 32, 33, 34, 35
+RESIZE, FILE, RESULT, DIAL, CONNECTED = 26, 32, 33, 34, 35
 READ, WRITE, LIST, ARCHIVE_OUT, ARCHIVE_IN = 1, 2, 3, 8, 9
 
 
@@ -115,6 +115,41 @@ def missing_program(link, folder):
     assert (kind, found[1], found[2]) == (FAILED, [b"exec"], [struct.pack("<Q", 2)])
 
 
+def terminal(link, folder):
+    """The size at the start and after RESIZE, echo and CR LF, a signal from a key, and an end that comes once."""
+    stream = link.new()
+    script = "trap 'stty size; exit 5' INT; tty -s && stty size; while :; do read a && stty size; done"
+    payload = b"".join(tlv(1, arg) for arg in ("sh", "-c", script)) + tlv(2, "PATH=/usr/bin:/bin") + tlv(3, "/")
+    link.send(START, stream, payload + tlv(9, 80) + tlv(10, 24))
+    seen, sent = b"", 0
+
+    def until(text):
+        nonlocal seen
+        while text not in seen:
+            kind, channel, which, frame = link.read()
+            assert which == stream and kind in (STARTED, DATA, ACK, EOF), (kind, frame)
+            if kind == DATA:
+                assert channel == 1
+                seen += frame[8:]
+            elif kind == EOF:
+                assert channel == 2, "there is no standard error beside it"
+
+    def type_in(text):
+        nonlocal sent
+        link.send(DATA, stream, struct.pack("<Q", sent) + text)
+        sent += len(text)
+
+    until(b"24 80\r\n")
+    link.send(RESIZE, stream, tlv(1, 65535) + tlv(2, 1))
+    type_in(b"x\n")
+    until(b"x\r\n1 65535\r\n")
+    type_in(b"\x03")
+    link.send(ACK, stream, struct.pack("<Q", len(seen)), 1)
+    output, kind, found = link.finish(stream)
+    assert output[1].endswith(b"^C1 65535\r\n"), output
+    assert (kind, found[1]) == (EXIT, [struct.pack("<Q", 5)])
+
+
 def background_child(link, folder):
     assert link.run("sh", "-c", "sleep 5 & echo hi")[0][1] == b"hi\n"
 
@@ -183,7 +218,7 @@ def sigterm(link, folder):
 
 
 def main(command):
-    tests = [output_and_exit_code, stdin_is_exact, missing_program, background_child, much_output, write_and_read]
+    tests = [output_and_exit_code, stdin_is_exact, missing_program, terminal, background_child, much_output, write_and_read]
     tests += [archive_and_back, dial_both_ways, new_link, sigterm]
     failed = 0
     with tempfile.TemporaryDirectory() as folder:

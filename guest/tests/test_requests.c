@@ -84,6 +84,32 @@ static void start_needs_argv_and_good_entries(void)
     CHECK(start(&r) != NULL);
 }
 
+static void terminals_have_both_sizes(void)
+{
+    struct start_request r;
+    uint64_t columns, rows;
+    const uint64_t sizes[] = { 0, 1, 80, 65535, 65536, UINT64_MAX };
+
+    for (unsigned i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        bool good = sizes[i] >= 1 && sizes[i] <= 65535;
+        begin();
+        text(1, "sh");
+        CHECK(start(&r) == NULL && r.columns == 0 && r.rows == 0);
+        tlv_put_u64(&w, 9, sizes[i]);
+        CHECK(start(&r) != NULL);
+        tlv_put_u64(&w, 10, 24);
+        CHECK((start(&r) == NULL) == good);
+        CHECK(!good || (r.columns == sizes[i] && r.rows == 24));
+        begin();
+        tlv_put_u64(&w, 1, sizes[i]);
+        CHECK(resize_decode(&columns, &rows, bytes, w.used) != NULL);
+        tlv_put_u64(&w, 2, 24);
+        CHECK((resize_decode(&columns, &rows, bytes, w.used) == NULL) == good);
+        CHECK(!good || (columns == sizes[i] && rows == 24));
+        CHECK(resize_decode(&columns, &rows, bytes, w.used - 1) != NULL);
+    }
+}
+
 static void vectors_are_terminated(void)
 {
     struct start_request r;
@@ -179,6 +205,7 @@ void test_requests(void)
     RUN(tlv_cut_off);
     RUN(tlv_writer_keeps_within_its_size);
     RUN(start_needs_argv_and_good_entries);
+    RUN(terminals_have_both_sizes);
     RUN(vectors_are_terminated);
     RUN(file_needs_operation_and_path);
     RUN(signal_numbers);

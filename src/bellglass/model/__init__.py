@@ -17,6 +17,7 @@ from bellglass.model.events import Event as Event
 from bellglass.model.executions import CreateExecution as CreateExecution
 from bellglass.model.executions import Execution as Execution
 from bellglass.model.executions import ExecutionResult as ExecutionResult
+from bellglass.model.executions import Terminal as Terminal
 from bellglass.model.files import FileInfo as FileInfo
 from bellglass.model.logs import LogLine as LogLine
 from bellglass.model.logs import LogPage as LogPage
@@ -65,6 +66,7 @@ from bellglass.model.values import MAX_EXEC_TIMEOUT_S as MAX_EXEC_TIMEOUT_S
 from bellglass.model.values import MAX_INPUTS_BYTES as MAX_INPUTS_BYTES
 from bellglass.model.values import MAX_STDIN_BYTES as MAX_STDIN_BYTES
 from bellglass.model.values import MAX_TAG_BYTES as MAX_TAG_BYTES
+from bellglass.model.values import MAX_TERMINAL as MAX_TERMINAL
 from bellglass.model.values import TIER_ORDER as TIER_ORDER
 from bellglass.model.values import State as State
 from bellglass.model.values import TerminationReason as TerminationReason

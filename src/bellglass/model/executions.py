@@ -9,6 +9,14 @@ from bellglass.record import Record
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Terminal(Record):
+    """The size of a terminal in characters, each 1 to 65535."""
+
+    cols: int
+    rows: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CreateExecution(Record):
     """The body of an execution: `command` is an argv list (no shell) or a string for `/bin/bash -c` (`/bin/sh` where
     there is none)."""
@@ -29,6 +37,9 @@ class CreateExecution(Record):
     """Answer 201 with the record at once; output stays in the log."""
     tag: str | None = None
     """A name to find it by, at most 256 bytes. Nothing keeps two from having the same."""
+    terminal: Terminal | None = None
+    """Give it a terminal of this size in place of pipes: all output is `stdout`, input comes as with stdin_open and has
+    no end, TERM is xterm-256color if `env` has none."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +58,8 @@ class Execution(Record):
     tag: str | None = None
     pid: int | None = None
     """Of its first process, as it is seen inside the sandbox."""
+    terminal: Terminal | None = None
+    """The size of its terminal as it was last set; null without one."""
     exit_code: int | None = None
     signal: str | None = None
     timed_out: bool = False

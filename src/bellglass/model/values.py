@@ -46,3 +46,5 @@ MAX_EXEC_TIMEOUT_S = 600.0
 MAX_INPUTS_BYTES = 8 * 1024 * 1024
 MAX_STDIN_BYTES = 512 * 1024
 MAX_TAG_BYTES = 256
+MAX_TERMINAL = 65535
+"""Columns or rows of a terminal: what the kernel can hold."""

@@ -143,6 +143,9 @@ class LiveSandbox:
         self.active()
         self.executions.stored(run)
 
+    def run_resized(self, run: Run) -> None:
+        self.executions.resized(run)
+
     def input_ended(self, run: Run, offset: int) -> None:
         self.executions.input_ended(run, offset)
 

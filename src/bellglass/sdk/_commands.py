@@ -36,6 +36,7 @@ def command(
     stdin_open: bool = False,
     detach: bool = False,
     tag: str | None = None,
+    terminal: tuple[int, int] | None = None,
     id: str | None = None,
 ) -> Command:
     """Raises InvalidCommand and InvalidRequest for what no server could take."""
@@ -70,12 +71,25 @@ def command(
     stream = _plan_stdin(body, stdin)
     if stdin_open:
         body["stdin_open"] = True
+    if terminal is not None:
+        body["terminal"] = terminal_size(terminal)
     if tag is not None:
         body["tag"] = tag
     for name in ("command", "env", "cwd", "user", "tag"):
         if name in body:
             check_json(name, body[name])
     return Command(body["id"], body, stream)
+
+
+def terminal_size(given: Any) -> dict[str, int]:
+    """`(80, 24)`: columns and rows, as JSON. Raises InvalidRequest."""
+    try:
+        columns, rows = given
+        if all(isinstance(value, int) and not isinstance(value, bool) for value in (columns, rows)):
+            return {"cols": columns, "rows": rows}
+    except (TypeError, ValueError):
+        pass
+    raise invalid("terminal", given, "is not columns and rows, such as (80, 24)")
 
 
 def _plan_stdin(body: dict[str, Any], stdin: Any) -> Any:

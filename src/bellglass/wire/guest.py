@@ -25,6 +25,7 @@ FLAG_MORE = 2  # on START: the payload goes on in the next START frame of the st
 MAX_START_BYTES = 2 * 1024 * 1024
 MAX_OFFSET = 2**62
 FEATURE_DIAL = 16
+FEATURE_TERMINAL = 32
 FEATURE_ATTRIBUTES = 64  # and FILE's owner and depth
 _OFFSET = struct.Struct("<Q")
 _INPUT = struct.Struct("<IQB")
@@ -45,6 +46,7 @@ class GuestType(IntEnum):
     FAILED = 23
     RELEASE = 24
     ABORT = 25
+    RESIZE = 26
     FILE = 32
     RESULT = 33
     DIAL = 34
@@ -168,13 +170,16 @@ def encode_start(
     oom_score_adj: int = 500,
     umask: int = 0o022,
     descriptor: bool = False,
+    terminal: tuple[int, int] | None = None,
 ) -> list[bytes]:
-    """START as one or more frames; a descriptor, if any, must be sent with the first byte of the first one."""
+    """START as one or more frames; a descriptor, if any, must be sent with the first byte of the first one. `terminal`:
+    columns and rows of one to be made, instead of pipes."""
     payload = b"".join(
         [tlv.put(1, arg) for arg in argv]
         + [tlv.put(2, f"{key}={value}") for key, value in env.items()]
         + [tlv.put(3, cwd), tlv.put(4, user), tlv.put(5, int(flags)), tlv.put(6, oom_score_adj)]
         + [tlv.put(7, umask), tlv.put(8, execution_id)]
+        + ([] if terminal is None else [tlv.put(9, terminal[0]), tlv.put(10, terminal[1])])
     )
     if len(payload) > MAX_START_BYTES:
         raise FrameError(f"a START of {len(payload)} bytes is over {MAX_START_BYTES}")
@@ -255,6 +260,10 @@ def encode_eof(stream: int, channel: int, offset: int) -> bytes:
 
 def encode_signal(stream: int, signal: int, *, whole_tree: bool = True) -> bytes:
     return encode(GuestType.SIGNAL, stream, tlv.put(1, signal) + tlv.put(2, 0 if whole_tree else 1))
+
+
+def encode_resize(stream: int, columns: int, rows: int) -> bytes:
+    return encode(GuestType.RESIZE, stream, tlv.put(1, columns) + tlv.put(2, rows))
 
 
 def encode_release(stream: int) -> bytes:

@@ -82,6 +82,9 @@ class PuppetHost:
     def input_ended(self, run: Any, offset: int) -> None:
         self.executions.input_ended(run, offset)
 
+    def run_resized(self, run: Any) -> None:
+        self.executions.resized(run)
+
     def run_finished(self, run: Any, record: Any) -> None:
         self.executions.ended(run, record)
 

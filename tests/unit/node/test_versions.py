@@ -48,7 +48,7 @@ def test_an_agent_of_another_protocol_is_told_at_once(run, tmp_path) -> None:
 
 
 def test_frames_of_unknown_types_are_skipped_whatever_stream_they_name(run, tmp_path) -> None:
-    strange = b"".join(encode(kind, stream, b"x" * 5000) for kind in (0, 26, 200) for stream in (0, 1, 2**31))
+    strange = b"".join(encode(kind, stream, b"x" * 5000) for kind in (0, 27, 200) for stream in (0, 1, 2**31))
 
     async def scenario() -> None:
         async with PuppetHost(tmp_path) as host:

@@ -29,6 +29,9 @@ class Host(Protocol):
     def input_ended(self, run: Run, offset: int) -> None:
         """Its standard input ends at `offset`; a restarted node has to know."""
 
+    def run_resized(self, run: Run) -> None:
+        """Its terminal has a new size, which is to be kept."""
+
     def run_finished(self, run: Run, record: dict[str, Any] | None) -> None:
         """`record` is None when it never started: then nothing is kept of it."""
 

@@ -15,7 +15,14 @@ log = logging.getLogger("bellglass.executions")
 
 
 def render(
-    sandbox_id: str, spec: ExecutionSpec, output: ExecutionLog, *, state: str, pid: int | None, started_at: float
+    sandbox_id: str,
+    spec: ExecutionSpec,
+    output: ExecutionLog,
+    *,
+    state: str,
+    pid: int | None,
+    started_at: float,
+    terminal: tuple[int, int] | None,
 ) -> dict[str, Any]:
     return {
         "id": spec.id,
@@ -28,6 +35,7 @@ def render(
         "detached": spec.detach,
         "tag": spec.tag,
         "pid": pid,
+        "terminal": None if terminal is None else {"cols": terminal[0], "rows": terminal[1]},
         "exit_code": None,
         "signal": None,
         "timed_out": False,

@@ -102,6 +102,12 @@ class Records:
             (offset, sandbox_id, execution_id),
         )
 
+    def resized(self, sandbox_id: str, execution_id: str, terminal: dict[str, int]) -> None:
+        self._db.execute(
+            "update executions set record = json_set(record, '$.terminal', json(?)) where sandbox_id = ? and id = ?",
+            (json.dumps(terminal), sandbox_id, execution_id),
+        )
+
     def finish(self, sandbox_id: str, execution_id: str, record: dict[str, Any]) -> None:
         self._write(
             "update executions set state = ?, record = ?, resume = '{}' where sandbox_id = ? and id = ?",

@@ -20,7 +20,7 @@ from bellglass.node.executions.host import Host
 from bellglass.node.executions.log import ExecutionLog
 from bellglass.node.executions.records import Records, StoredExecution, Wanted
 from bellglass.node.executions.run import Run
-from bellglass.node.executions.spec import ExecutionSpec
+from bellglass.node.executions.spec import ExecutionSpec, read_terminal
 from bellglass.node.executions.timeline import Timeline
 from bellglass.wire.guest import STDERR, STDOUT
 
@@ -191,6 +191,9 @@ class Executions:
     def input_ended(self, run: Run, offset: int) -> None:
         self._records.input_ended(self._host.sandbox_id, run.spec.id, offset)
 
+    def resized(self, run: Run) -> None:
+        self._records.resized(self._host.sandbox_id, run.spec.id, run.record()["terminal"])
+
     def ended(self, run: Run, record: dict[str, Any] | None) -> None:
         self.running.pop(run.spec.id, None)
         if run.spec.stdin:
@@ -327,4 +330,5 @@ def _spec_of(stored: StoredExecution, input_file: Path) -> ExecutionSpec:
         detach=record["detached"],
         digest=stored.digest,
         tag=record.get("tag"),
+        terminal=read_terminal(record.get("terminal")),
     )

@@ -15,7 +15,15 @@ import time
 from typing import Any
 
 from bellglass import faultpoints
-from bellglass.errors import AgentLost, BellglassError, Conflict, InternalError, NoCapacity, NodeUnavailable
+from bellglass.errors import (
+    AgentLost,
+    BellglassError,
+    Conflict,
+    InternalError,
+    NoCapacity,
+    NodeUnavailable,
+    NotSupported,
+)
 from bellglass.node.executions import record, starting, verdict
 from bellglass.node.executions.host import Host
 from bellglass.node.executions.kill import TreeKill
@@ -23,6 +31,7 @@ from bellglass.node.executions.log import Cursor, ExecutionLog
 from bellglass.node.executions.output import Output
 from bellglass.node.executions.spec import ExecutionSpec
 from bellglass.node.executions.stdin import StdinFeed
+from bellglass.node.executions.terminal import TerminalSize
 from bellglass.node.guestlink.session import LINK_WAIT_S
 from bellglass.node.guestlink.stream import GuestStream
 from bellglass.wire import guest
@@ -30,6 +39,7 @@ from bellglass.wire.frames import Frame, FrameError
 from bellglass.wire.guest import STDERR, STDIN, GuestType
 
 HANGUP_GRACE_S = 30.0
+NEW_ONE = "create a new sandbox: it gets this release's agent"
 log = logging.getLogger("bellglass.executions")
 
 
@@ -63,6 +73,8 @@ class Run(GuestStream):
         self.stdin: StdinFeed | None = None
         if spec.stdin is not None or spec.stdin_open:
             self.stdin = StdinFeed(self._send, spec.stdin, stays_open=spec.stdin_open, begun=begun)
+
+        self.terminal = None if spec.terminal is None else TerminalSize(self, host, spec.terminal)
 
     # --- life -------------------------------------------------------------------------------------------
 
@@ -156,6 +168,8 @@ class Run(GuestStream):
 
     async def end_input(self, offset: int | None = None) -> None:
         """Its end comes behind what was written, also after a restart of the node. Raises Conflict."""
+        if self.terminal is not None:
+            raise Conflict("a terminal's input has no end", hint="write \\x04 (Ctrl-D): programs take that for one")
         await self.input().end(lambda at: self._host.input_ended(self, at), offset)
 
     # --- GuestStream ------------------------------------------------------------------------------------
@@ -165,6 +179,8 @@ class Run(GuestStream):
         if known:
             if self.stdin is not None and (hello := self._host.session.hello) is not None:
                 self.stdin.link_up(self.id, hello.inputs.get(self.id))
+            if self.terminal is not None:
+                self.terminal.link_up()
             if self._kill.begun:
                 self._send(guest.encode_abort(self.id))
         elif self._pid is None and self._readopted:
@@ -207,6 +223,9 @@ class Run(GuestStream):
 
     def _send_start(self) -> None:
         spec, groups = self.spec, self._host.groups
+        if self.terminal is not None and not self.terminal.agent_can():
+            self._fail(NotSupported("the sandbox's agent is of an earlier release and has no terminals", hint=NEW_ONE))
+            return
         if not self._sent_once:
             try:
                 self._host.run_started(self)
@@ -309,6 +328,8 @@ class Run(GuestStream):
         self._host.session.release(self)
         if self.stdin is not None:
             self.stdin.close(Conflict(f"execution {self.spec.id} has ended"))
+        if self.terminal is not None:
+            self.terminal.close()
         self._output.close()
         self.ended.set()
         self.log.finish()
@@ -365,5 +386,11 @@ class Run(GuestStream):
 
     def _record(self, state: str) -> dict[str, Any]:
         return record.render(
-            self._host.sandbox_id, self.spec, self.log, state=state, pid=self._pid, started_at=self.started_at
+            self._host.sandbox_id,
+            self.spec,
+            self.log,
+            state=state,
+            pid=self._pid,
+            started_at=self.started_at,
+            terminal=None if self.terminal is None else self.terminal.size,
         )

@@ -11,7 +11,7 @@ from typing import Any
 
 from bellglass import ids
 from bellglass.errors import InvalidCommand, InvalidRequest, NotFound
-from bellglass.model import MAX_STDIN_BYTES, MAX_TAG_BYTES
+from bellglass.model import MAX_STDIN_BYTES, MAX_TAG_BYTES, MAX_TERMINAL
 from bellglass.node.params import Params, check_encodable
 
 MAX_COMMAND_BYTES = 1024 * 1024
@@ -41,6 +41,8 @@ class ExecutionSpec:
     digest: str
     """Of all of it: the same id with another digest is a conflict."""
     tag: str | None = None
+    terminal: tuple[int, int] | None = None
+    """Columns and rows that it starts with: it gets a terminal instead of pipes."""
 
 
 def read(params: Params, *, shell: str) -> ExecutionSpec:
@@ -62,8 +64,11 @@ def read(params: Params, *, shell: str) -> ExecutionSpec:
     detach = body.flag("detach")
     tag = body.text("tag", None, limit=MAX_TAG_BYTES)
     identity = [command, env, cwd, user, timeout_s, stdin_open, detach]
-    if tag is not None:  # else as earlier releases made it
-        identity.append(tag)
+    terminal = read_terminal(body.mapping("terminal", None))
+    if terminal is not None:
+        stdin_open = True
+    if tag is not None or terminal is not None:  # else as earlier releases made it
+        identity += [tag, terminal]
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode())
     digest.update(b"" if stdin is None else b"<" + stdin)
     return ExecutionSpec(
@@ -79,7 +84,16 @@ def read(params: Params, *, shell: str) -> ExecutionSpec:
         detach=detach,
         digest=digest.hexdigest(),
         tag=tag,
+        terminal=terminal,
     )
+
+
+def read_terminal(value: Mapping[str, Any] | None) -> tuple[int, int] | None:
+    """Columns and rows. Raises InvalidRequest."""
+    if value is None:
+        return None
+    size = Params(value)
+    return size.integer("cols", least=1, most=MAX_TERMINAL), size.integer("rows", least=1, most=MAX_TERMINAL)
 
 
 def _command(value: Any) -> list[str] | str:

@@ -28,6 +28,7 @@ def frames(stream_id: int, spec: ExecutionSpec, *, default_cwd: str, stdin: bool
         flags=flags,
         execution_id=spec.id,
         descriptor=descriptor,
+        terminal=spec.terminal,
     )
 
 

@@ -75,6 +75,11 @@ def start_error(failure: GuestFailure, spec: ExecutionSpec) -> BellglassError:
                 hint="give a name of the sandbox's /etc/passwd, or a number",
                 details={"field": "user"},
             )
+        case "terminal":
+            return LimitExceeded(
+                f"the sandbox gives no terminal: {reason}",
+                hint="end programs that hold terminals, and see that /dev/ptmx and /dev/pts are as they were",
+            )
         case "exec":
             return InvalidCommand(
                 "the command and its environment are too long for the kernel",

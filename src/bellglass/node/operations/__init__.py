@@ -51,6 +51,7 @@ OPERATIONS: dict[str, Operation] = {
     "execution.list": executions.list_all,
     "execution.output": executions.output,
     "execution.stdin": executions.write_stdin,
+    "execution.resize": executions.resize,
     "execution.signal": executions.send_signal,
     "context.create": contexts.create,
     "context.list": contexts.list_all,

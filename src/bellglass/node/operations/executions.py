@@ -1,16 +1,18 @@
-"""execution.create, get, find, list, output, stdin and signal."""
+"""execution.create, get, find, list, output, stdin, resize and signal."""
 
 from __future__ import annotations
 
 import dataclasses
 import signal as signals
 
-from bellglass.errors import InvalidRequest
+from bellglass.errors import Conflict, InvalidRequest
 from bellglass.link import LinkStream
+from bellglass.model import MAX_TERMINAL
 from bellglass.node.app import Node
 from bellglass.node.executions import registry, render, spec
 from bellglass.node.executions.records import Wanted
 from bellglass.node.executions.registry import View
+from bellglass.node.executions.run import Run
 from bellglass.node.live import LiveSandbox
 from bellglass.node.net import identity
 from bellglass.node.params import Params
@@ -130,6 +132,21 @@ async def write_stdin(node: Node, params: Params, stream: LinkStream) -> None:
     if eof:
         await run.end_input(at())
     await stream.send_head({"result": {"written": written, "offset": stands_at}}, end=True)
+
+
+async def resize(node: Node, params: Params, stream: LinkStream) -> None:
+    live = _live(node, params)
+    run = live.executions.live(params.text("execution_id", limit=64))
+    set_size(run, params)
+    await stream.send_head({"result": {}}, end=True)
+
+
+def set_size(run: Run, params: Params) -> None:
+    """Raises Conflict for an execution without a terminal, InvalidRequest."""
+    if run.terminal is None:
+        raise Conflict(f"execution {run.spec.id} has no terminal", hint="start it with `terminal`")
+    columns, rows = (params.integer(name, least=1, most=MAX_TERMINAL) for name in ("cols", "rows"))
+    run.terminal.resize(columns, rows)
 
 
 async def send_signal(node: Node, params: Params, stream: LinkStream) -> None:

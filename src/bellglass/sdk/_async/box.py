@@ -176,13 +176,15 @@ class AsyncBox:
         timeout: int | float | str | None = None,
         stdin: str | bytes | None = None,
         stdin_open: bool = False,
+        terminal: tuple[int, int] | None = None,
         tag: str | None = None,
         id: str | None = None,
     ) -> AsyncExecution:
         """Start a command and return at once. Without `timeout` it runs until it ends or its sandbox does.
 
         With `stdin_open` its input comes by `write_stdin` and ends with `close_stdin`. `executions(tag=...)` finds it
-        again by its `tag`."""
+        again by its `tag`. With a `terminal` of so many columns and rows its output and error are one, input is what is
+        typed, and TERM is xterm-256color if `env` has none."""
         planned = make_command(
             command,
             env=env,
@@ -193,6 +195,7 @@ class AsyncBox:
             stdin_open=stdin_open,
             detach=True,
             tag=tag,
+            terminal=terminal,
             id=id,
         )
         made = await start_execution(self._transport, self.id, planned.body)

@@ -23,7 +23,7 @@ from bellglass.model import Execution as ExecutionInfo
 from bellglass.sdk._async._compat import call, sleep
 from bellglass.sdk._async.stdin import AsyncFeeder, AsyncInput
 from bellglass.sdk._async.transport import AsyncTransport
-from bellglass.sdk._commands import Command, as_bytes, cut
+from bellglass.sdk._commands import Command, as_bytes, cut, terminal_size
 from bellglass.sdk._http import RETRY_DELAYS_S, STREAM_TIMEOUT_S, execution_path, sandbox_path, target, was_sent
 from bellglass.sdk._patience import RECONNECT_S, Patience
 from bellglass.sdk._results import DEFAULT_MAX_OUTPUT, Collector, ExecResult, OutputChunk, TextStreams, failed
@@ -253,6 +253,11 @@ class AsyncExecution:
     async def close_stdin(self) -> None:
         """End its standard input."""
         await self._input.write(b"", eof=True)
+
+    async def resize(self, columns: int, rows: int) -> None:
+        """Set the size of its terminal. Raises Conflict when it has none or has ended."""
+        size = terminal_size((columns, rows))
+        await self._transport.request("POST", f"{self._path}/resize", json=size, idempotent=True)
 
     async def signal(self, signal: str | int, *, scope: str = "tree") -> None:
         """Send a signal ("SIGINT", 2) to all of its processes, or with scope="process" to the first one alone."""

@@ -24,7 +24,7 @@ from bellglass.model import Execution as ExecutionInfo
 from bellglass.sdk._sync._compat import call, sleep
 from bellglass.sdk._sync.stdin import Feeder, Input
 from bellglass.sdk._sync.transport import Transport
-from bellglass.sdk._commands import Command, as_bytes, cut
+from bellglass.sdk._commands import Command, as_bytes, cut, terminal_size
 from bellglass.sdk._http import RETRY_DELAYS_S, STREAM_TIMEOUT_S, execution_path, sandbox_path, target, was_sent
 from bellglass.sdk._patience import RECONNECT_S, Patience
 from bellglass.sdk._results import DEFAULT_MAX_OUTPUT, Collector, ExecResult, OutputChunk, TextStreams, failed
@@ -254,6 +254,11 @@ class Execution:
     def close_stdin(self) -> None:
         """End its standard input."""
         self._input.write(b"", eof=True)
+
+    def resize(self, columns: int, rows: int) -> None:
+        """Set the size of its terminal. Raises Conflict when it has none or has ended."""
+        size = terminal_size((columns, rows))
+        self._transport.request("POST", f"{self._path}/resize", json=size, idempotent=True)
 
     def signal(self, signal: str | int, *, scope: str = "tree") -> None:
         """Send a signal ("SIGINT", 2) to all of its processes, or with scope="process" to the first one alone."""

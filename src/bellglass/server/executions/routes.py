@@ -20,7 +20,7 @@ from bellglass.errors import (
     SandboxGone,
     TooLarge,
 )
-from bellglass.model import CreateExecution, Execution, ExecutionResult
+from bellglass.model import CreateExecution, Execution, ExecutionResult, Terminal
 from bellglass.server.executions.bodies import SendSignal
 from bellglass.server.executions.service import in_our_words
 from bellglass.server.executions.validate import choose_format
@@ -35,7 +35,15 @@ routes = Routes("executions")
 BASE = "/v1/sandboxes/{sandbox_id}/executions"
 ONE = BASE + "/{execution_id}"
 INSIDE = (NotFound, SandboxGone, Conflict, AgentLost, NodeUnavailable)
-MISTAKEN = {"cmd": "command", "args": "command", "workdir": "cwd", "background": "detach"}
+MISTAKEN = {
+    "cmd": "command",
+    "args": "command",
+    "workdir": "cwd",
+    "background": "detach",
+    "pty": "terminal",
+    "tty": "terminal",
+}
+SIZES = {"columns": "cols", "width": "cols", "lines": "rows", "height": "rows"}
 EXAMPLE = {"command": ["python3", "-c", "print(42)"], "timeout": 20}
 ACCEPT = "application/json (head and tail), application/x-ndjson or application/x-bellglass-frames (streamed)"
 
@@ -149,6 +157,20 @@ async def stdin(
     with in_our_words():
         result = await send_body(request, stream, principal_of(request).key, services.settings["server.max_file"])
     return answer(result)
+
+
+@routes.action(
+    "POST", ONE + "/resize", "exec.resize", body=Terminal, status=204, errors=(*INSIDE, TooLarge), audited=False,
+    example={"cols": 120, "rows": 40},
+)  # fmt: skip
+async def resize(request: Request, sandbox_id: str, execution_id: str) -> Response:
+    """Set the size of an execution's terminal; the program in its foreground gets SIGWINCH."""
+    services = services_of(request)
+    size = await read_record(request, Terminal, services.settings["server.max_body"], mistaken=SIZES)
+    await services.executions.resize(
+        project_of(request), sandbox_id, execution_id, size, context_of(request).request_id
+    )
+    return no_content()
 
 
 @routes.action(

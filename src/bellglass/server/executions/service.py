@@ -11,10 +11,10 @@ from typing import Any
 from bellglass.errors import InvalidRequest, NodeUnavailable, NotFound, from_dict
 from bellglass.ids import EXECUTION_ID
 from bellglass.link import LinkStream
-from bellglass.model import CreateExecution
+from bellglass.model import CreateExecution, Terminal
 from bellglass.server.cluster.base import ClusterEngine
 from bellglass.server.db.reader import Reader
-from bellglass.server.executions.validate import check_tag, settle
+from bellglass.server.executions.validate import check_size, check_tag, settle
 from bellglass.server.http.validation import did_you_mean, shown
 from bellglass.server.sandboxes import guard
 from bellglass.server.sandboxes.guard import Target
@@ -104,6 +104,14 @@ class Executions:
         target = guard.running(self._reader, project_id, sandbox_id)
         params = {**target.ref, "execution_id": check_id(execution_id), "eof": eof, "offset": offset}
         return await self._cluster.open(target.node_id, "execution.stdin", params, request_id=request_id, body=True)
+
+    async def resize(
+        self, project_id: str, sandbox_id: str, execution_id: str, size: Terminal, request_id: str
+    ) -> None:
+        """Raises Conflict for one that has ended or has no terminal."""
+        check_size(size)
+        target = guard.running(self._reader, project_id, sandbox_id)
+        await self._call(target, "execution.resize", execution_id, size.to_json(), request_id)
 
     # --- for those that answer in a protocol of their own -----------------------------------------------
 

@@ -14,8 +14,10 @@ from bellglass.model import (
     MAX_EXEC_TIMEOUT_S,
     MAX_STDIN_BYTES,
     MAX_TAG_BYTES,
+    MAX_TERMINAL,
     CreateExecution,
     InputFile,
+    Terminal,
 )
 from bellglass.server.http.validation import shown
 from bellglass.server.sandboxes.guard import Target
@@ -23,6 +25,7 @@ from bellglass.server.sandboxes.validate import MAX_PATH_BYTES, check_env, check
 from bellglass.units import format_size, parse_duration
 from bellglass.wire.output import FRAMES, JSON, NDJSON
 
+DEFAULT_TERM = "xterm-256color"
 FORMATS = {JSON: "json", NDJSON: "ndjson", FRAMES: "frames"}
 
 
@@ -32,6 +35,10 @@ def settle(body: CreateExecution, target: Target, accept: str) -> tuple[str, dic
     check_env(body.env)
     _check_stdin(body.stdin, stdin_open=body.stdin_open)
     check_tag(body.tag)
+    environment = {**target.env, **body.env}
+    if body.terminal is not None:
+        _check_terminal(body)
+        environment = {"TERM": DEFAULT_TERM, **environment}
     execution_id = body.id or new_ulid()
     if body.id is not None and not EXECUTION_ID.fullmatch(body.id):
         raise InvalidRequest(
@@ -47,9 +54,31 @@ def settle(body: CreateExecution, target: Target, accept: str) -> tuple[str, dic
         timeout_s=_timeout(body.timeout, detach=body.detach),
         cwd=settle_cwd(body.cwd, target.workdir),
         user=user,
-        env={**target.env, **body.env},
+        env=environment,
     )
     return execution_id, {**target.ref, "execution_id": execution_id, "spec": spec, "accept": accept}
+
+
+def _check_terminal(body: CreateExecution) -> None:
+    assert body.terminal is not None
+    check_size(body.terminal)
+    if body.stdin is not None:
+        raise InvalidRequest(
+            "stdin: a program on a terminal gets its input as it is typed",
+            hint="send it with POST .../stdin or over .../attach",
+            details={"field": "stdin"},
+        )
+
+
+def check_size(size: Terminal) -> None:
+    """Raises InvalidRequest."""
+    for name, value in (("cols", size.cols), ("rows", size.rows)):
+        if not 1 <= value <= MAX_TERMINAL:
+            raise InvalidRequest(
+                f"{name}: {shown(value)} is not from 1 to {MAX_TERMINAL}",
+                hint='such as {"cols": 80, "rows": 24}',
+                details={"field": name},
+            )
 
 
 def check_tag(tag: str | None) -> None:
