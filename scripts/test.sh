@@ -60,6 +60,7 @@ pytest_stage unit "not alone" tests/unit tests/style -n 2
 stacks=(tests/functional tests/drivers tests/security)
 # Each worker has an installation of its own, and a file of tests stays with one.
 pytest_stage functional "not alone" "${stacks[@]}" -n 2 --dist loadfile --no-loadscope-reorder
+pytest_stage compat "not alone" tests/compat -n 2
 pytest_stage alone alone "${stacks[@]}"
 ((!long)) || plain_stage soak "$VENV/bin/python" -m benchmarks.soak
 

@@ -13,7 +13,7 @@ from contextlib import aclosing
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from bellglass.errors import BellglassError, SandboxGone
+from bellglass.errors import BellglassError, FileMissing, NoCapacity, NotFound, SandboxGone, ServiceError
 from bellglass.server.compat.e2b.envd.call import Call
 from bellglass.server.compat.e2b.envd.connect import STREAM, end_of_stream
 from bellglass.server.compat.e2b.envd.errors import ConnectError, connect_error
@@ -119,6 +119,8 @@ def runs(services: Services, project_id: str, sandbox_id: str) -> bool:
 async def is_over(call: Call, error: BellglassError) -> bool:
     """Of a stream that broke with `error`: whether its sandbox went away, which the node tells a moment later. True as
     well when this server goes down."""
+    if not isinstance(error, (ServiceError, SandboxGone, NotFound)) or isinstance(error, (FileMissing, NoCapacity)):
+        return False
     limit_s = ENDED_WITHIN_S if isinstance(error, SandboxGone) else GONE_WITHIN_S
     feed = call.services.events.feed
     with feed.following():

@@ -23,7 +23,7 @@ async def answer(request: Request, target: Destination) -> Response:
         message = f"{request.method} is not allowed here"
         return errors.json_answer({"code": 405, "message": message}, 405, {"allow": ", ".join(OPERATIONS)})
     services = services_of(request)
-    access.check(request, services.e2b.envd(target.sandbox_id), operation)
+    access.check(request, services.e2b, target.sandbox_id)
     admit(request, target)
     user = access.one(request, "username") or None
     call = Call(request, services, target.project_id, target.sandbox_id, user, None)
