@@ -105,6 +105,22 @@ def test_a_writer_that_gives_up_takes_its_rest_back(run) -> None:
     run(scenario())
 
 
+def test_what_a_program_took_before_it_ended_was_taken(run) -> None:
+    async def scenario(taken: int) -> int:
+        feed = StdinFeed(Sent(), None, stays_open=True)
+        feed.link_up(1, None)
+        await feed.write(b"last words")
+        writer = asyncio.create_task(feed.settled())
+        await asyncio.sleep(0)
+        feed.acknowledged(taken)
+        feed.close(Conflict("over"))
+        return await writer
+
+    assert run(scenario(10)) == 10
+    with pytest.raises(Conflict, match="over"):
+        run(scenario(9))
+
+
 def test_a_writer_at_another_offset_is_told_where_it_stands(run) -> None:
     async def scenario() -> None:
         feed = StdinFeed(sent := Sent(), None, stays_open=True)

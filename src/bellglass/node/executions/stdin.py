@@ -82,10 +82,13 @@ class StdinFeed:
                 self._queue = memoryview(b"")  # a writer that gave up takes back what was not sent
 
     async def settled(self) -> int:
-        """Wait until what was sent up to now is acknowledged; answers the offset behind it."""
-        await self._until(lambda: self._known)
+        """Wait until what was sent up to now is acknowledged; answers the offset behind it. What a program took before
+        it ended was taken."""
+        while not self._known:
+            await self._move()
         behind = self._sent
-        await self._until(lambda: self._acked >= behind)
+        while self._acked < behind:
+            await self._move()
         return behind
 
     async def end(self, store: Callable[[int], None], offset: int | None = None) -> None:
@@ -144,6 +147,7 @@ class StdinFeed:
             self.check_open()
             return
         if offset != self._sent or not self._known:
+            self.check_open()
             # What is told here must hold for a restarted node too.
             received = await self.settled()
             if offset != received:
@@ -156,6 +160,12 @@ class StdinFeed:
     async def _until(self, reached: Callable[[], bool]) -> None:
         self.check_open()
         while not reached():
-            self._moved.clear()
-            await self._moved.wait()
+            await self._move()
             self.check_open()
+
+    async def _move(self) -> None:
+        """Until something has changed. Raises Conflict when nothing will any more."""
+        if self.broken is not None:
+            raise self.broken
+        self._moved.clear()
+        await self._moved.wait()

@@ -120,7 +120,7 @@ async def send_signal(call: Call, message: Message) -> dict[str, Any]:
             call.project_id, call.sandbox_id, str(record["id"]), SIGNALS[given], "tree", call.request_id
         )
     except (Conflict, NotFound):
-        raise ConnectError("not_found", f"process with pid {record['pid']} not found") from None
+        raise selector.missing(record) from None
     return {}
 
 
@@ -161,9 +161,14 @@ async def _write(call: Call, record: dict[str, Any], given: Message | None) -> N
 
 
 async def _put(call: Call, record: dict[str, Any], data: bytes, *, eof: bool = False) -> None:
-    await call.services.executions.write_input(
-        call.project_id, call.sandbox_id, str(record["id"]), data, call.request_id, eof=eof
-    )
+    executions, execution_id = call.services.executions, str(record["id"])
+    try:
+        await executions.write_input(call.project_id, call.sandbox_id, execution_id, data, call.request_id, eof=eof)
+    except Conflict:
+        now = await executions.get(call.project_id, call.sandbox_id, execution_id, call.request_id)
+        if now["state"] == "running":
+            raise
+        raise selector.missing(record) from None
 
 
 def _is_shown(record: dict[str, Any]) -> bool:

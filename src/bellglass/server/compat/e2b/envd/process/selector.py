@@ -29,12 +29,12 @@ async def find(call: Call, message: Message, *, ended: bool = False) -> dict[str
         raise ConnectError("invalid_argument", "process: needs a pid or a tag")
     if selector.has("pid"):
         pid, tag = selector.number("pid"), None
-        missing = ConnectError("not_found", f"process with pid {pid} not found")
+        unknown = ConnectError("not_found", f"process with pid {pid} not found")
     else:
         pid, tag = None, selector.text("tag")
-        missing = ConnectError("not_found", f"process with tag {tag!r} not found")
+        unknown = ConnectError("not_found", f"process with tag {tag!r} not found")
     if pid == 0 or tag == "":
-        raise missing
+        raise unknown
     try:
         record = await call.services.executions.find(
             call.project_id, call.sandbox_id, call.request_id, pid=pid, tag=tag
@@ -42,13 +42,18 @@ async def find(call: Call, message: Message, *, ended: bool = False) -> dict[str
     except NotFound as error:
         if type(error) is not NotFound or error.details.get("kind") == "sandbox":
             raise
-        raise missing from None
+        raise unknown from None
     if is_hidden(record):
-        raise missing
+        raise unknown
     if record["state"] == "running" or (ended and _age_s(record) < KEPT_S):
         call.context.objects["execution_id"] = str(record["id"])
         return record
-    raise missing
+    raise unknown
+
+
+def missing(record: dict[str, Any]) -> ConnectError:
+    """Of one that has ended since it was found."""
+    return ConnectError("not_found", f"process with pid {record['pid']} not found")
 
 
 def _age_s(record: dict[str, Any]) -> float:
