@@ -218,8 +218,8 @@ def sigterm(link, folder):
 
 
 def main(command):
-    tests = [output_and_exit_code, stdin_is_exact, missing_program, terminal, background_child, much_output, write_and_read]
-    tests += [archive_and_back, dial_both_ways, new_link, sigterm]
+    tests = [output_and_exit_code, stdin_is_exact, missing_program, terminal, background_child, much_output]
+    tests += [write_and_read, archive_and_back, dial_both_ways, new_link, sigterm]
     failed = 0
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
