@@ -212,7 +212,7 @@ class Application:
             cluster=cluster,
             auth=auth,
             audit=audit,
-            keys=Keys(reader, writer, auth),
+            keys=Keys(reader, writer, auth, lambda key_id: ports.on_key_revoked(key_id)),
             limits=Limits(reader, writer, self._settings["server.max_sandboxes"]),
             sandboxes=Sandboxes(reader, writer, cluster),
             creator=creator,

@@ -210,7 +210,7 @@ class Server(uvicorn.Server):
 
 
 def config_for(application: Application, settings: Settings) -> uvicorn.Config:
-    counted = Connections(limit_for(settings["server.max_connections"]))
+    counted = Connections(limit_for(settings["server.max_connections"], "server.max_connections"))
     return _config(application.asgi, counted, settings["server.stall_timeout"], ws=SocketProtocol)
 
 
@@ -222,7 +222,7 @@ def inside_config_for(application: Application) -> uvicorn.Config:
 def visits_config_for(application: Application) -> uvicorn.Config:
     """Of what comes through the listener of published ports, which counts connections itself."""
     settings = application.settings
-    most = Connections(limit_for(settings["previews.max_connections"]))
+    most = Connections(limit_for(settings["previews.max_connections"], "previews.max_connections"))
     return _config(application.asgi, most, settings["server.stall_timeout"])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import select
 import socket
 import threading
 import time
@@ -14,7 +15,7 @@ from pathlib import Path
 import httpx2
 import pytest
 from preview_rig import Program, Site, program, public
-from server_harness import Harness, error_of, make
+from server_harness import ADMIN, Harness, error_of, make
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def cookie_of(value: str | None) -> str:
 
 def test_a_private_port_needs_a_token_and_the_program_sees_nothing_of_it(site: Site, shown: Program) -> None:
     site.record["url"].startswith(f"http://{site.host}:")
-    for headers in ([], ["X-Bellglass-Token: bgp_" + "A" * 51], ["Cookie: bellglass=nonsense"]):
+    for headers in ([], ["X-Bellglass-Token: bgp_" + "A" * 64], ["Cookie: bellglass=nonsense"]):
         refused = site.get("/", *headers)
         assert refused.status == 401 and json.loads(refused.body)["error"]["code"] == "unauthorized"
         assert refused.header("www-authenticate") is not None
@@ -46,7 +47,7 @@ def test_a_private_port_needs_a_token_and_the_program_sees_nothing_of_it(site: S
     assert handed.status == 302 and handed.header("location") == site.record["url"] + "/deep/page?a=1&b=%20"
     assert (handed.header("referrer-policy"), handed.header("cache-control")) == ("no-referrer", "no-store")
     set_cookie = handed.header("set-cookie") or ""
-    assert re.fullmatch(r"bellglass=bgp_[\w-]{51}; Path=/; Max-Age=\d+; HttpOnly; SameSite=Lax", set_cookie)
+    assert re.fullmatch(r"bellglass=bgp_[\w-]{64}; Path=/; Max-Age=\d+; HttpOnly; SameSite=Lax", set_cookie)
     cookie = cookie_of(set_cookie)
     assert shown.heads == []
     let_in = site.get("/deep/page?a=1&b=%20", f"Cookie: theme=dark; {cookie}; lang=en")
@@ -69,6 +70,35 @@ def test_a_post_or_a_websocket_with_the_token_in_its_url_is_let_in_at_once(site:
     assert b"bgp_" not in b"".join(shown.heads)
     refused = site.get("/ws?_bellglass_token=bgp_x", "Connection: Upgrade", "Upgrade: websocket")
     assert refused.status == 401
+
+
+def test_tokens_and_cookies_end_with_the_api_key_that_made_them(harness: Harness, shown: Program) -> None:
+    made, kept = harness.key("p7"), harness.key("p7")
+    site = Site(harness, harness.client(made["secret"]), shown.port)
+    token = site.token()["token"]
+    cookie = cookie_of(site.get(f"/?_bellglass_token={token}").header("set-cookie"))
+    site.api = harness.client(kept["secret"])
+    other = site.token()["token"]
+    shows = ([f"X-Bellglass-Token: {token}"], [f"Cookie: {cookie}"], [f"X-Bellglass-Token: {other}"])
+    assert [site.get("/", *headers).status for headers in shows] == [200, 200, 200]
+    assert made["id"].encode() not in token.encode() + cookie.encode()
+
+    def hold(connection: socket.socket, head: bytes) -> None:
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n1")
+        connection.recv(1)
+
+    with program(hold) as slow:
+        streaming = Site(harness, site.api, slow.port)
+        streaming.api = harness.client(made["secret"])
+        with streaming.visitor() as cut, streaming.visitor() as goes_on:
+            for visitor, api in ((cut, streaming.api), (goes_on, site.api)):
+                streaming.api = api
+                visitor.send(visitor.request("/", f"X-Bellglass-Token: {streaming.token()['token']}"))
+                assert visitor.read_head()[0] == 200 and visitor.file.read(1) == b"1"
+            assert harness.client(ADMIN).delete(f"/v1/keys/{made['id']}").status_code == 204
+            assert cut.ended()
+            assert not select.select([goes_on.connection], [], [], 0.2)[0], "it came with another key's token"
+    assert [site.get("/", *headers).status for headers in shows] == [401, 401, 200]
 
 
 def test_tokens_and_cookies_are_of_one_port_of_one_sandbox(site: Site, harness: Harness, api: httpx2.Client) -> None:

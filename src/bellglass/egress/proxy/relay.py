@@ -101,15 +101,16 @@ async def peek_until(
         at = _buffer.find(end, max(0, seen - len(end)), len(found))
         if at >= 0:
             return bytes(found[: at + len(end)])
-        if _bare_newline(len(found)):
+        if _bare_newline(max(seen, 0), len(found)):
             raise BadMessage("a line that ends without CR")
         if len(found) >= most:
             raise BadMessage(f"no end in {most} bytes")
         seen = len(found)
 
 
-def _bare_newline(size: int) -> bool:
-    at = _buffer.find(b"\n", 0, size)
+def _bare_newline(start: int, size: int) -> bool:
+    """In what has come since: a head that comes byte by byte is looked through once."""
+    at = _buffer.find(b"\n", start, size)
     while at >= 0:
         if at == 0 or _buffer[at - 1] != 0x0D:
             return True

@@ -88,10 +88,10 @@ class Connections:
             log.warning("no room for connections", limit=self.limit, evicted=self.evicted, refused=self.refused)
 
 
-def limit_for(setting: int) -> int:
-    """The setting, or less where this process may not open so many descriptors."""
+def limit_for(setting: int, name: str) -> int:
+    """The setting of this name, or less where this process may not open so many descriptors."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = max(soft - SPARE_DESCRIPTORS, 16)
     if most < setting:
-        log.warning("fewer connections than server.max_connections", limit=most, setting=setting, descriptors=soft)
+        log.warning("fewer connections than set", name=name, limit=most, setting=setting, descriptors=soft)
     return min(setting, most)

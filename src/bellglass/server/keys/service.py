@@ -25,10 +25,13 @@ FORMATS: dict[str, Callable[[], str]] = {
 
 
 class Keys:
-    def __init__(self, reader: Reader, writer: Writer, auth: Auth) -> None:
+    """`on_revoked(key_id)` is called before a revocation is answered."""
+
+    def __init__(self, reader: Reader, writer: Writer, auth: Auth, on_revoked: Callable[[str], None]) -> None:
         self._reader = reader
         self._writer = writer
         self._auth = auth
+        self._on_revoked = on_revoked
 
     async def create(self, project: str, label: str | None, format: str = "bellglass") -> ApiKey:
         """A key for a project, which is made if it is new. Raises InvalidRequest."""
@@ -70,10 +73,12 @@ class Keys:
         return await self._writer.run(write)
 
     async def revoke(self, key_id: str) -> None:
-        """Refused from now on; streams that it started are cut. Repeats are fine. Raises NotFound."""
+        """Refused from now on; streams that it started are cut, and so are visitors of ports who came with its tokens.
+        Repeats are fine. Raises NotFound."""
         if not KEY_ID.fullmatch(key_id) or not await self._writer.run(partial(store.revoke, key_id=key_id, at=now())):
             raise NotFound("there is no such key", hint="`bellglass keys ls` lists them", details={"kind": "key"})
         self._auth.forget(key_id)
+        self._on_revoked(key_id)
 
     async def keys(self) -> list[ApiKey]:
         return await self._reader.in_thread(store.all_keys)

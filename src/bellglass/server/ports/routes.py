@@ -72,10 +72,12 @@ async def delete(request: Request, sandbox_id: str, port: Port) -> Response:
     errors=(NotFound, Conflict, TooLarge),
 )  # fmt: skip
 async def create_token(request: Request, sandbox_id: str, port: Port) -> Response:
-    """A token of a private port: `url` is for a browser, programs send `token` as X-Bellglass-Token."""
+    """A token of a private port: `url` is for a browser, programs send `token` as X-Bellglass-Token.
+    It ends with the key that made it."""
     services = services_of(request)
     body = await read_record(request, CreatePortToken, services.settings["server.max_body"], mistaken=MISTAKEN)
-    return answer(services.ports.create_token(project_of(request), sandbox_id, port, body), 201)
+    key_id = principal_of(request).key_id
+    return answer(services.ports.create_token(project_of(request), sandbox_id, port, body, key_id), 201)
 
 
 @routes.action("DELETE", TOKENS, "port_token.revoke", status=204, errors=(NotFound,))

@@ -29,12 +29,13 @@ ADDRESS_TRIES = 16
 
 class Ports:
     """`origins` is None while nothing is served: then nothing can be published. `on_taken(sandbox_id, port)` is called
-    when visitors of a port may have lost their right to it; `serve_addresses()` makes listeners of own addresses follow
-    and answers why some can't be served."""
+    when visitors of a port may have lost their right to it, `on_key_revoked(key_id)` when an API key was revoked;
+    `serve_addresses()` makes listeners of own addresses follow and answers why some can't be served."""
 
     def __init__(self, reader: Reader, writer: Writer) -> None:
         self.origins: Origins | None = None
         self.on_taken: Callable[[str, int], None] = lambda sandbox_id, port: None
+        self.on_key_revoked: Callable[[str], None] = lambda key_id: None
         self.serve_addresses: Callable[[], Awaitable[dict[str, str]]] = _no_addresses
         self._reader = reader
         self._writer = writer
@@ -109,8 +110,10 @@ class Ports:
             self.on_taken(sandbox_id, port)
             await self.serve_addresses()
 
-    def create_token(self, project_id: str, sandbox_id: str, port: int, body: CreatePortToken) -> PortToken:
-        """Raises NotFound, Conflict for a public port, InvalidRequest."""
+    def create_token(
+        self, project_id: str, sandbox_id: str, port: int, body: CreatePortToken, key_id: str
+    ) -> PortToken:
+        """It ends with the API key. Raises NotFound, Conflict for a public port, InvalidRequest."""
         publication = self._find(project_id, sandbox_id, port)
         if publication.visibility == "public":
             raise Conflict(
@@ -121,7 +124,7 @@ class Ports:
             expires_at_unix = min(expires_at_unix, parse_time(publication.expires_at).timestamp())
         kind = Kind.SINGLE_USE if body.single_use else Kind.TOKEN
         origin = self.origin_of(publication)
-        token = tokens.make(publication.key, origin, kind, expires_at_unix)
+        token = tokens.make(publication.key, origin, kind, expires_at_unix, key_id)
         url = f"{origin}/?{TOKEN_PARAMETER}={token}"
         return PortToken(token=token, url=url, expires_at=_moment(expires_at_unix), single_use=body.single_use)
 
@@ -182,7 +185,10 @@ class Ports:
 
     def check(self, publication: Publication, token: str) -> Pass | None:
         """None for a token that is not good. A single-use one is yet to be spent."""
-        return tokens.check(publication.key, self.origin_of(publication), token, time.time())
+        used = tokens.check(publication.key, self.origin_of(publication), token, time.time())
+        if used is None or used.maker is None or not self._reader.inline(store.key_holds, used.maker):
+            return None
+        return used
 
     async def spend(self, publication: Publication, used: Pass) -> bool:
         """False for a single-use token that was used before."""
@@ -194,7 +200,9 @@ class Ports:
 
     def cookie_for(self, publication: Publication, used: Pass) -> str:
         """The value of the cookie that a token is changed for: it ends when the token would have."""
-        return tokens.make(publication.key, self.origin_of(publication), Kind.COOKIE, used.expires_at_unix)
+        assert used.maker is not None
+        origin = self.origin_of(publication)
+        return tokens.make(publication.key, origin, Kind.COOKIE, used.expires_at_unix, used.maker)
 
     def addresses(self) -> set[str]:
         """Own addresses that are to be served now."""

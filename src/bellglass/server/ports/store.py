@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Row, bindparam, delete, func, insert, select, update
 
 from bellglass.model import now
+from bellglass.server.db.tables import api_keys, sandboxes
 from bellglass.server.db.tables import published_ports as ports
-from bellglass.server.db.tables import sandboxes
 from bellglass.server.db.tables import spent_port_tokens as spent
 from bellglass.server.events import store as events
 
@@ -61,12 +61,18 @@ _AUTO = select(
     sandboxes.c.node_id,
 ).where(sandboxes.c.id == bindparam("sandbox"), sandboxes.c.deleted_at.is_(None), sandboxes.c.auto_publish.is_not(None))
 _AT_ADDRESS = _SELECT.where(ports.c.address == bindparam("address"))
+_KEY_HOLDS = select(api_keys.c.id).where(api_keys.c.id == bindparam("key"), api_keys.c.revoked_at.is_(None))
 _OF_SANDBOX = _SELECT.where(ports.c.sandbox_id == bindparam("sandbox")).order_by(ports.c.port)
 
 
 def find(connection: Connection, sandbox_id: str, port: int) -> Publication | None:
     row = connection.execute(_FIND, {"sandbox": sandbox_id, "port": port}).first()
     return Publication(**row._mapping) if row is not None else None
+
+
+def key_holds(connection: Connection, key_id: str) -> bool:
+    """Whether an API key is known and not revoked."""
+    return connection.execute(_KEY_HOLDS, {"key": key_id}).first() is not None
 
 
 def at_address(connection: Connection, address: str) -> Publication | None:

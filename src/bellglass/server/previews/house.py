@@ -118,7 +118,7 @@ class House:
         if self.foreign is not None:
             for token in shown.for_all:
                 if self.foreign.opens(publication.sandbox_id, token):
-                    return Pass(Kind.TOKEN, time.time() + MAX_TOKEN_LIFETIME_S, "all ports")
+                    return Pass(Kind.TOKEN, time.time() + MAX_TOKEN_LIFETIME_S, "all ports", None)
         by_stranger = bool(shown.in_cookies) and not self._may_show_cookie(publication, shown.request)
         in_cookies = [] if by_stranger else shown.in_cookies
         for tokens, kinds in (
@@ -210,6 +210,13 @@ class House:
             if said is not None:
                 return said
         return parts_of_error(error, request)
+
+    def key_revoked(self, key_id: str) -> None:
+        """Those who came with a token that this API key made are cut."""
+        for stays in list(self._stays.values()):
+            for stay in list(stays):
+                if stay.used is not None and stay.used.maker == key_id:
+                    stay.cut()
 
     def expired(self, publication: Publication) -> BellglassError:
         """What is to be said when a right has ended."""

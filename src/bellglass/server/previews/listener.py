@@ -12,7 +12,7 @@ from typing import Any
 
 import structlog
 
-from bellglass.errors import InvalidRequest
+from bellglass.errors import InvalidRequest, NoCapacity
 from bellglass.server.cluster.base import ClusterEngine
 from bellglass.server.http.connections import MAX_LINGERING, Connections, limit_for
 from bellglass.server.ports.service import Ports
@@ -74,7 +74,7 @@ class Previews:
         if self._tls is not None:
             self._tls.sni_callback = self._alpn
         self._networks = [ipaddress.ip_network(text) for text in settings["previews.trusted_proxies"]]
-        self._counted = Connections(limit_for(settings["previews.max_connections"]))
+        self._counted = Connections(limit_for(settings["previews.max_connections"], "previews.max_connections"))
         self.house = House(ports, cluster, self._networks, max(self._counted.limit // 2, 1))
         self._servers: dict[str, asyncio.Server] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -84,6 +84,7 @@ class Previews:
         self._main: asyncio.Server | None = None
         ports.origins = Origins.of(settings, listener.getsockname()[1])
         ports.on_taken = self.house.check
+        ports.on_key_revoked = self.house.key_revoked
         ports.serve_addresses = self._serve_addresses
 
     async def start(self) -> None:
@@ -142,7 +143,8 @@ class Previews:
             return
         self._counted.lingering += 1
         try:
-            await wire.send(pages.of_error(self._counted.error(), None, close=True))
+            full = NoCapacity("there is no room for another visitor now", hint="try again in a moment")
+            await wire.send(pages.of_error(full, None, close=True))
             await wire.close()
         finally:
             self._counted.lingering -= 1
