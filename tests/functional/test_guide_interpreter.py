@@ -1,0 +1,65 @@
+"""The code and the commands of docs/guides/interpreter.md, as they stand there."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bellglass.testing.stack import Stack, bellglass_command
+
+pytestmark = pytest.mark.root
+GUIDE = Path(__file__).parents[2] / "docs/guides/interpreter.md"
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def environment(stack: Stack) -> dict[str, str]:
+    found = {name: value for name, value in os.environ.items() if not name.startswith("BELLGLASS_")}
+    path = f"{Path(bellglass_command()[0]).parent}:{found['PATH']}"
+    return found | stack.environment | {"PATH": path}
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_the_code_runs(stack: Stack, number: int) -> None:
+    code = blocks("python")
+    assert len(code) == 3
+    done = subprocess.run(
+        [sys.executable, "-c", code[number]], env=environment(stack), capture_output=True, text=True, timeout=120,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_commands_print_what_the_guide_says(stack: Stack, tmp_path: Path) -> None:
+    build, session = blocks("console")
+    assert build.strip() == "$ make template-interpreter"  # it was, or this file would have nothing to run in
+    script, printed = [], ""
+    for line in session.splitlines():
+        if line.startswith("$ "):
+            script.append(line[2:])
+        else:
+            printed += line + "\n"
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", "\n".join(script)], env=environment(stack), cwd=tmp_path,
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith(printed) or printed in done.stdout, done.stdout
+    assert (tmp_path / "result-1.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_code_that_raises_ends_with_1_and_its_traceback(stack: Stack) -> None:
+    with stack.sandbox("interpreter", cpus=1, memory="512MiB", disk="512MiB", lifetime="10m") as box:
+        ran = stack.command("run-code", box.id, "print('out')\n1/0")
+        assert (ran.returncode, ran.stdout) == (1, b"out\n") and b"ZeroDivisionError" in ran.stderr
+        late = stack.command("run-code", "--timeout", "0.3", box.id, "while True: pass")
+        assert late.returncode == 1 and b"timeout" in late.stderr
+        fine = stack.command("run-code", "--json", box.id, "5")
+        assert fine.returncode == 0 and b'"text/plain": "5"' in fine.stdout
