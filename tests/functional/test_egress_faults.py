@@ -123,6 +123,19 @@ def test_a_killed_daemon_comes_back_with_the_networks(
     assert "evil.test" not in world.dns.asked
 
 
+def test_daemons_that_hang_are_replaced(world_stack: Stack, guest: Any) -> None:
+    assert get(guest)[0] == "hello"
+    record = read_record(world_stack.data)
+    assert record is not None
+    hung = [record.processes[name] for name in ("proxy", "resolver")]
+    for each in hung:
+        each.send(signal.SIGSTOP)
+    for each in hung:
+        assert each.wait(time.monotonic() + BACK_S), "it was left hanging"
+    await_network(guest)
+    assert get(guest, "evil.test")[0] == "gaierror"
+
+
 def test_a_question_that_died_with_the_resolver_is_asked_again_soon(guest: Any) -> None:
     """Not after the five seconds that a C library waits for a name server of the Internet."""
     assert "options timeout:1 " in guest.files.read_text("/etc/resolv.conf")

@@ -115,7 +115,8 @@ class ControlServer:
     """Serves `handle(document, descriptors)`, which answers with the fields of the answer or raises ControlError.
 
     It is called once a request, in order, and never waits. It takes a descriptor by removing it from the list; what it
-    leaves is closed. `publish` sends an event to the peer that connected last.
+    leaves is closed. `publish` sends an event to the peer that connected last, but not to root where `uids` has others:
+    the supervisor only asks whether this process answers.
     """
 
     def __init__(
@@ -139,8 +140,14 @@ class ControlServer:
             self._events.popleft()
             self._dropped += 1
         self._events.append(event)
-        if self._peers:
-            self._peers[-1].wake.set()
+        self._wake_listener()
+
+    def _wake_listener(self) -> None:
+        if (listener := self._event_listener()) is not None:
+            listener.wake.set()
+
+    def _event_listener(self) -> _Peer | None:
+        return next((peer for peer in reversed(self._peers) if peer.gets_events), None)
 
     async def _accept(self) -> None:
         try:
@@ -163,7 +170,7 @@ class ControlServer:
             log("a peer of the control socket was refused", uid=uid)
             sock.close()
             return
-        peer = _Peer(sock, Signal(self._loop))
+        peer = _Peer(sock, Signal(self._loop), gets_events=uid != 0 or self._uids == {0})
         self._peers.append(peer)
         self._loop.spawn(self._read(peer))
         self._loop.spawn(self._write(peer))
@@ -202,7 +209,7 @@ class ControlServer:
             while not peer.closed:
                 if peer.answers:
                     data = peer.answers[0]
-                elif self._events and self._peers[-1] is peer:
+                elif self._events and self._event_listener() is peer:
                     data = encode({"event": self._next_event()})
                     peer.answers.append(data)
                 else:
@@ -221,8 +228,7 @@ class ControlServer:
         finally:
             self._peers.remove(peer)
             self._loop.close(peer.sock)
-            if self._peers:
-                self._peers[-1].wake.set()
+            self._wake_listener()
 
     def _next_event(self) -> Document:
         event = self._events.popleft()
@@ -233,11 +239,12 @@ class ControlServer:
 
 
 class _Peer:
-    __slots__ = ("answers", "closed", "sock", "wake")
+    __slots__ = ("answers", "closed", "gets_events", "sock", "wake")
 
-    def __init__(self, sock: socket.socket, wake: Signal) -> None:
+    def __init__(self, sock: socket.socket, wake: Signal, *, gets_events: bool) -> None:
         self.sock = sock
         self.wake = wake
+        self.gets_events = gets_events
         self.answers: deque[bytes] = deque()
         self.closed = False
 
@@ -257,6 +264,7 @@ class Sandboxes:
         detach    sandbox                                  -> {}    unknown: nothing to do
         list      after                                    -> {"sandboxes": {id: generation}, "next"}
         counters  after                                    -> {"sandboxes": {id: {...}}, "next"}
+        health                                             -> {}
 
     A generation that is older than the one held is refused as `stale`; the same one again is applied again.
     A subclass says what happens: `attached`, `changed`, `detached`, `counted`.
@@ -287,6 +295,8 @@ class Sandboxes:
             return self._page(document, lambda sandbox: self.held[sandbox].generation)
         if op == "counters":
             return self._page(document, self.counted)
+        if op == "health":
+            return {}
         sandbox = document.get("sandbox")
         if not isinstance(sandbox, str) or not 0 < len(sandbox) <= 64:
             raise ControlError("bad_packet", f"sandbox {sandbox!r} is not an id")

@@ -25,6 +25,7 @@ from bellglass.errors import BellglassError, NodeUnavailable, SandboxFailed
 from bellglass.model import now
 from bellglass.settings import Settings
 from bellglass.supervise import control, egress, launch, logs, orphans, profile, wall
+from bellglass.supervise.answers import TURN_S, Answers
 from bellglass.supervise.control import Lock, Record, read_record, write_record
 from bellglass.supervise.install import Installation
 from bellglass.supervise.processes import ProcessId
@@ -89,6 +90,8 @@ class Supervisor:
     def run(self) -> None:
         """Until SIGTERM or SIGINT: restart what dies. The signals must be blocked already (see `block_signals`)."""
         signals = _SignalDescriptor()
+        data = self.installation.data
+        answers = Answers({"proxy": data.proxy_socket, "resolver": data.resolver_socket} if self.uses_helper else {})
         try:
             while True:
                 self._renew_lxcfs()
@@ -109,8 +112,11 @@ class Supervisor:
                         continue
                     descriptors[descriptor] = name
                     poll.register(descriptor, select.POLLIN)
+                self._kill_what_hangs(answers)
+                for descriptor in answers.descriptors:
+                    poll.register(descriptor, select.POLLIN)
                 if len(descriptors) == len(watched):
-                    poll.poll(RENEW_AGAIN_MS if self._renew_due else logs.LOOK_AGAIN_MS)
+                    poll.poll(self._pause_ms(answers))
                 for descriptor in descriptors:
                     os.close(descriptor)
                 if signals.pending():
@@ -127,7 +133,19 @@ class Supervisor:
                     self._restart("node", signals)
         finally:
             signals.close()
+            answers.close()
             self.stop()
+
+    def _kill_what_hangs(self, answers: Answers) -> None:
+        """It is restarted as any that died."""
+        for name in answers.look(self.processes):
+            self._log("no answer: killed", name=name)
+            self.processes[name].send(signal.SIGKILL)
+
+    def _pause_ms(self, answers: Answers) -> float:
+        if self._renew_due:
+            return RENEW_AGAIN_MS
+        return TURN_S * 1000 if answers.descriptors else logs.LOOK_AGAIN_MS
 
     def stop(self) -> None:
         """Server, then node (the helper goes with it), proxy and resolver, then lxcfs where no sandbox needs it.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import socket
 from collections.abc import AsyncIterator, Callable
@@ -277,3 +278,20 @@ def test_counters_and_lists_come_in_pieces(rig: Rig) -> None:
                 await client.call("list", after=7)
 
     asyncio.run(run())
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="the supervisor is root")
+def test_events_wait_for_the_node_while_the_supervisor_asks(rig: Rig) -> None:
+    rig.uids = frozenset({0, 1})
+    supervisors = rig.path.with_name("both.sock")
+    server = rig.thread.call(
+        lambda: ControlServer(rig.thread.loop, listen(supervisors), rig.uids, rig.sandboxes.handle)
+    )
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as supervisor:
+        supervisor.settimeout(20)
+        supervisor.connect(str(supervisors))
+        for number in range(2):
+            rig.thread.call(server.publish, {"kind": "tcp"})
+            supervisor.send(json.dumps({"id": number, "op": "health"}).encode())
+            assert json.loads(supervisor.recv(4096)) == {"id": number, "ok": True}
+        assert len(server._events) == 2
