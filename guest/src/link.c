@@ -60,7 +60,7 @@ static void hello(struct link *link)
 
     tlv_put_u64(&w, 1, PROTOCOL_VERSION);
     tlv_put_u64(&w, 2, FEATURE_FD_PASSING | FEATURE_FILES | FEATURE_ARCHIVES | FEATURE_INPUT_OFFSETS | FEATURE_DIAL
-        | FEATURE_TERMINAL | FEATURE_ATTRIBUTES);
+        | FEATURE_TERMINAL | FEATURE_ATTRIBUTES | FEATURE_WATCH);
     tlv_put(&w, 3, agent.boot_id, sizeof agent.boot_id);
     tlv_put_u64(&w, 4, link->epoch);
     tlv_put_string(&w, 5, AGENT_VERSION);

@@ -21,11 +21,15 @@
 #define UNDO_FILE_MS 2000
 #define UNDO_ARCHIVE_MS 10000
 
-static bool takes_input(uint64_t operation) { return operation == OP_WRITE || operation == OP_ARCHIVE_IN; }
+static bool takes_input(uint64_t operation)
+{
+    return operation == OP_WRITE || operation == OP_ARCHIVE_IN || operation == OP_WATCH;
+}
 
 static bool gives_output(uint64_t operation)
 {
-    return operation == OP_READ || operation == OP_LIST || operation == OP_ARCHIVE_OUT;
+    return operation == OP_READ || operation == OP_LIST || operation == OP_ARCHIVE_OUT
+        || operation == OP_WATCH;
 }
 
 static void close_all(int *fds, unsigned count)

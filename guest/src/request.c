@@ -100,7 +100,7 @@ static const char *file_element(struct file_request *r, const struct tlv *t)
     const uint64_t offset_max = INT64_MAX;
 
     switch (t->tag) {
-    case 1: return take_u64(&r->operation, t, OP_SYNC) ? NULL : "bad operation";
+    case 1: return take_u64(&r->operation, t, OP_WATCH) ? NULL : "bad operation";
     case 2: return t->length == 0 || take_text(&r->path, t, PATH_BYTES_MAX) ? NULL : "bad path";
     case 3: return take_text(&r->path2, t, PATH_BYTES_MAX) ? NULL : "bad second path";
     case 4: return take_text(&r->base, t, PATH_BYTES_MAX) && t->value[0] == '/' ? NULL : "bad base folder";

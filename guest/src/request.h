@@ -25,6 +25,7 @@ const char *start_decode(struct start_request *r, const uint8_t *payload, size_t
 
 enum file_operation {
     OP_READ = 1, OP_WRITE, OP_LIST, OP_STAT, OP_MKDIR, OP_MOVE, OP_REMOVE, OP_ARCHIVE_OUT, OP_ARCHIVE_IN, OP_SYNC,
+    OP_WATCH,
 };
 enum {
     FILE_PARENTS = 1, FILE_IN_PLACE = 2, FILE_OVERWRITE = 4, FILE_RECURSIVE = 8,

@@ -14,6 +14,7 @@
 #define FEATURE_DIAL 16u
 #define FEATURE_TERMINAL 32u
 #define FEATURE_ATTRIBUTES 64u  /* and FILE's owner and depth */
+#define FEATURE_WATCH 128u
 
 #define FRAME_HEADER 12u
 #define DATA_PREFIX 8u

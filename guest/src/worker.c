@@ -162,6 +162,7 @@ void worker_run(const struct worker_setup *setup)
     case OP_REMOVE: work_remove();
     case OP_ARCHIVE_OUT: work_archive_out();
     case OP_ARCHIVE_IN: work_archive_in();
+    case OP_WATCH: work_watch();
     default: work_sync();
     }
 }

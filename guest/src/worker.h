@@ -99,5 +99,6 @@ _Noreturn void work_remove(void);
 _Noreturn void work_archive_out(void);
 _Noreturn void work_archive_in(void);
 _Noreturn void work_sync(void);
+_Noreturn void work_watch(void);
 
 #endif

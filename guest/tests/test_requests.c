@@ -164,7 +164,7 @@ static void file_needs_operation_and_path(void)
     tlv_put_u64(&w, 1, OP_SYNC);
     CHECK(file(&r) == NULL);
     begin();
-    tlv_put_u64(&w, 1, OP_SYNC + 1);
+    tlv_put_u64(&w, 1, OP_WATCH + 1);
     text(2, "a");
     CHECK(file(&r) != NULL);
 }

@@ -27,6 +27,7 @@ MAX_OFFSET = 2**62
 FEATURE_DIAL = 16
 FEATURE_TERMINAL = 32
 FEATURE_ATTRIBUTES = 64  # and FILE's owner and depth
+FEATURE_WATCH = 128
 _OFFSET = struct.Struct("<Q")
 _INPUT = struct.Struct("<IQB")
 
@@ -70,6 +71,7 @@ class FileOp(IntEnum):
     ARCHIVE_OUT = 8
     ARCHIVE_IN = 9
     SYNC = 10
+    WATCH = 11
 
 
 class FileFlag(IntFlag):
