@@ -35,6 +35,7 @@ NAMES = {
     "AsyncResponse": "Response",
     "AsyncTransport": "Transport",
     "AsyncWarmPools": "WarmPools",
+    "AsyncWatch": "Watch",
     "AsyncWebSocket": "WebSocket",
     "_async": "_sync",
     "aclose": "close",

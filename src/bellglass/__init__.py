@@ -81,6 +81,7 @@ _NAMES: dict[str, tuple[str, str]] = {
     "SandboxMetrics": ("bellglass.model", "SandboxMetrics"),
     "ExecutionInfo": ("bellglass.model", "Execution"),
     "ContextInfo": ("bellglass.model", "Context"),
+    "FileEvent": ("bellglass.model", "FileEvent"),
     "FileInfo": ("bellglass.model", "FileInfo"),
     **{name: ("bellglass.errors", name) for name in _ERRORS},
 }
@@ -91,6 +92,7 @@ if TYPE_CHECKING:
     from bellglass.model import Context as ContextInfo  # noqa: F401
     from bellglass.model import Event as Event
     from bellglass.model import Execution as ExecutionInfo  # noqa: F401
+    from bellglass.model import FileEvent as FileEvent
     from bellglass.model import FileInfo as FileInfo
     from bellglass.model import LogLine as LogLine
     from bellglass.model import Pool as PoolInfo  # noqa: F401

@@ -18,6 +18,7 @@ from bellglass.model.executions import CreateExecution as CreateExecution
 from bellglass.model.executions import Execution as Execution
 from bellglass.model.executions import ExecutionResult as ExecutionResult
 from bellglass.model.executions import Terminal as Terminal
+from bellglass.model.files import FileEvent as FileEvent
 from bellglass.model.files import FileInfo as FileInfo
 from bellglass.model.logs import LogLine as LogLine
 from bellglass.model.logs import LogPage as LogPage

@@ -36,3 +36,16 @@ class FileInfo(Record):
     """There are more than `attributes` has."""
     sha256: str | None = None
     """Of the bytes that were written; only in the answer to a write."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class FileEvent(Record):
+    """A change in a watched folder."""
+
+    kind: str
+    """`create write remove rename chmod overflow`. A rename tells the old name; the new one comes as a create, with the
+    same `cookie`, if it lies in what is watched. `overflow`: changes were lost, look at the folder itself."""
+    path: str
+    """From the watched folder; "." is that folder."""
+    dir: bool = False
+    cookie: int | None = None

@@ -22,6 +22,7 @@ from bellglass.node.drivers.base import Groups, Handle
 from bellglass.node.executions.records import Records, StreamIds
 from bellglass.node.executions.registry import REAP_S, Executions, Limits
 from bellglass.node.executions.run import Run
+from bellglass.node.files.watches import Watches
 from bellglass.node.guestlink.session import GuestSession
 
 LONGEST_TIMER_S = 3600.0
@@ -59,6 +60,7 @@ class LiveSandbox:
         """Called with the sandbox's id when it ends, before its machine dies."""
         self.operations = 0
         """File operations under way."""
+        self.watches = Watches()
         self._on_end = on_end
         self._tasks: set[asyncio.Task[Any]] = set()
         self._last_activity = time.monotonic()

@@ -43,6 +43,7 @@ from bellglass.server.executions.service import Executions
 from bellglass.server.files.folders import routes as folder_routes
 from bellglass.server.files.routes import routes as file_routes
 from bellglass.server.files.service import Files
+from bellglass.server.files.watch import routes as watch_routes
 from bellglass.server.http import errors
 from bellglass.server.http.context import Context, Gateway
 from bellglass.server.http.sockets import bind
@@ -79,8 +80,8 @@ from bellglass.settings import Settings
 from bellglass.spare_memory import give_back
 
 FEATURES = (
-    sandbox_routes, execution_routes, file_routes, folder_routes, template_routes, pool_routes, key_routes,
-    limit_routes, system_routes, quarantine_routes, network_routes, port_routes, event_routes, e2b_routes,
+    sandbox_routes, execution_routes, file_routes, folder_routes, watch_routes, template_routes, pool_routes,
+    key_routes, limit_routes, system_routes, quarantine_routes, network_routes, port_routes, event_routes, e2b_routes,
     metrics_routes, log_routes, context_routes,
 )  # fmt: skip
 

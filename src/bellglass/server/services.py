@@ -19,6 +19,7 @@ from bellglass.server.events.sinks.ship import Shipper
 from bellglass.server.executions.service import Executions
 from bellglass.server.files.service import Files
 from bellglass.server.http.context import context_of
+from bellglass.server.http.websockets import Socket
 from bellglass.server.identity.callers import Callers
 from bellglass.server.keys.service import Keys
 from bellglass.server.limits.service import Limits
@@ -64,17 +65,17 @@ class Services:
     e2b: Tokens
 
 
-def services_of(request: Request) -> Services:
+def services_of(request: Request | Socket) -> Services:
     services: Services = request.app.state.services
     return services
 
 
-def principal_of(request: Request) -> Principal:
+def principal_of(request: Request | Socket) -> Principal:
     principal = context_of(request).principal
     assert principal is not None, "the route is public"
     return principal
 
 
-def project_of(request: Request) -> str:
+def project_of(request: Request | Socket) -> str:
     """The id of the project whose key was sent."""
     return principal_of(request).project

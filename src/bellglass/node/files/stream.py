@@ -81,7 +81,7 @@ class FileStream(GuestStream):
 
     @property
     def _complete(self) -> bool:
-        return self._ended or self._operation not in (FileOp.READ, FileOp.LIST, FileOp.ARCHIVE_OUT)
+        return self._ended or self._operation not in (FileOp.READ, FileOp.LIST, FileOp.ARCHIVE_OUT, FileOp.WATCH)
 
     def _check_features(self, features: int) -> None:
         newer = [name for name in ("attributes", "owner", "depth") if self._fields.get(name) is not None]
@@ -123,8 +123,9 @@ class FileStream(GuestStream):
             await self._wait(PROGRESS_S)
         return await self.result()
 
-    async def chunks(self) -> AsyncIterator[memoryview]:
-        """Output bytes up to their end. What was yielded counts as taken when the next one is asked for."""
+    async def chunks(self, *, wait_s: float | None = PROGRESS_S) -> AsyncIterator[memoryview]:
+        """Output bytes up to their end. What was yielded counts as taken when the next one is asked for. After `wait_s`
+        without any the operation is given up."""
         while True:
             while self._chunks:
                 chunk = memoryview(self._chunks.popleft())  # out of the queue nothing is added to it any more
@@ -135,7 +136,7 @@ class FileStream(GuestStream):
                     self.session.send(guest.encode_ack(self.id, STDOUT, self._taken))
             if self._ended:
                 return
-            await self._wait(PROGRESS_S)
+            await self._wait(wait_s)
 
     # --- GuestStream ------------------------------------------------------------------------------------
 
@@ -202,7 +203,7 @@ class FileStream(GuestStream):
         if self._failure is not None:
             raise self._failure
 
-    async def _wait(self, limit_s: float) -> None:
+    async def _wait(self, limit_s: float | None) -> None:
         """Until something happened. Raises the operation's error, AgentLost when nothing did."""
         self._check()
         self._moved.clear()

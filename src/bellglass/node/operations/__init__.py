@@ -6,7 +6,19 @@ from collections.abc import Awaitable, Callable
 
 from bellglass.link import LinkStream
 from bellglass.node.app import Node
-from bellglass.node.operations import contexts, executions, files, logs, metrics, network, node, pools, ports, sandboxes
+from bellglass.node.operations import (
+    contexts,
+    executions,
+    files,
+    logs,
+    metrics,
+    network,
+    node,
+    pools,
+    ports,
+    sandboxes,
+    watch,
+)
 from bellglass.node.params import Params
 
 Operation = Callable[[Node, Params, LinkStream], Awaitable[None]]
@@ -66,6 +78,7 @@ OPERATIONS: dict[str, Operation] = {
     "file.stat": _also_ended(files.stat),
     "file.mkdir": files.mkdir,
     "file.move": files.move,
+    "file.watch": watch.watch,
     "file.remove": files.remove,
     "file.archive_read": _also_ended(files.archive_read),
     "file.archive_write": files.archive_write,

@@ -17,6 +17,7 @@ from bellglass.model import FileInfo
 from bellglass.sdk._async._compat import pieces, to_thread
 from bellglass.sdk._async.gone import body_of
 from bellglass.sdk._async.transport import AsyncResponse, AsyncTransport
+from bellglass.sdk._async.watch import AsyncWatch
 from bellglass.sdk._http import sandbox_path, target
 from bellglass.sdk._local import (
     TAR,
@@ -325,6 +326,13 @@ class AsyncFiles:
         except FileMissing:
             return False
         return True
+
+    async def watch(self, path: _RemotePath = ".", *, recursive: bool = False, user: str | None = None) -> AsyncWatch:
+        """What changes in a folder, with `recursive` in all folders below it, from this call on.
+
+        Raises FileMissing, FileTypeMismatch (no folder), LimitExceeded (too many watches, or folders in one)."""
+        query = {"path": text_path(path), "recursive": recursive or None, "user": user}
+        return await AsyncWatch.open(self._transport, target(f"{self._path}/watch", query))
 
     async def mkdir(
         self,

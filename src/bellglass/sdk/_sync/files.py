@@ -18,6 +18,7 @@ from bellglass.model import FileInfo
 from bellglass.sdk._sync._compat import pieces, to_thread
 from bellglass.sdk._sync.gone import body_of
 from bellglass.sdk._sync.transport import Response, Transport
+from bellglass.sdk._sync.watch import Watch
 from bellglass.sdk._http import sandbox_path, target
 from bellglass.sdk._local import (
     TAR,
@@ -326,6 +327,13 @@ class Files:
         except FileMissing:
             return False
         return True
+
+    def watch(self, path: _RemotePath = ".", *, recursive: bool = False, user: str | None = None) -> Watch:
+        """What changes in a folder, with `recursive` in all folders below it, from this call on.
+
+        Raises FileMissing, FileTypeMismatch (no folder), LimitExceeded (too many watches, or folders in one)."""
+        query = {"path": text_path(path), "recursive": recursive or None, "user": user}
+        return Watch.open(self._transport, target(f"{self._path}/watch", query))
 
     def mkdir(
         self,

@@ -11,6 +11,7 @@ from bellglass.server.cluster.base import ClusterEngine
 from bellglass.server.db.reader import Reader
 from bellglass.server.files import attributes
 from bellglass.server.files.paths import check_path
+from bellglass.server.files.watching import Watching
 from bellglass.server.sandboxes import guard
 from bellglass.server.sandboxes.validate import check_user
 
@@ -55,6 +56,27 @@ class Files:
         target = find(self._reader, project_id, sandbox_id)
         settled = {**target.ref, "base": target.workdir, **params, "user": params.get("user") or target.user}
         return await self._cluster.open(target.node_id, op, settled, request_id=request_id, body=body)
+
+    async def watch(
+        self,
+        project_id: str,
+        sandbox_id: str,
+        path: str,
+        request_id: str,
+        *,
+        recursive: bool = False,
+        user: str | None = None,
+        **more: Any,
+    ) -> Watching:
+        """What changes in a folder from now on. Raises FileMissing, FileTypeMismatch, FilePermission, LimitExceeded."""
+        params = {"path": path, "user": user, "recursive": recursive, **more}
+        stream = await self.open(project_id, sandbox_id, "file.watch", params, request_id, body=True)
+        try:
+            await stream.head()
+        except BaseException:
+            stream.cancel()
+            raise
+        return Watching(stream)
 
     async def stat_file(
         self, project_id: str, sandbox_id: str, path: str, user: str | None, request_id: str

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 from urllib.parse import parse_qsl
@@ -31,6 +32,8 @@ PING_EVERY_S = 20.0
 CLOSE_BASE = 4000
 DROPPED = 1006
 log = structlog.get_logger("bellglass.access")
+_quiet = logging.getLogger("bellglass.websockets")
+_quiet.setLevel(logging.WARNING)
 
 
 class SocketClosed(Exception):
@@ -230,6 +233,11 @@ class SocketProtocol(WebSocketsSansIOProtocol):
     """uvicorn's, which tells when the connection is gone, and keeps no pongs for a client that reads nothing."""
 
     on_gone: Callable[[], None] | None = None
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        # Its lines have the query, which holds names of files, and Gateway writes one for each connection.
+        self.logger = self.conn.logger = _quiet
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
