@@ -39,23 +39,33 @@ struct watched {
 extern struct watched watched;
 
 /* watch_tree.c */
-void watch_begin(void);
 struct folder *folder_of(int wd);
 struct folder *child_of(const struct folder *above, const char *name);
-/* Look at what is called `name` in `above` now, and watch it if it is a folder. */
-void watch_look(struct folder *above, const char *name, enum scan scan);
-/* Whether `f` still lies where it was last seen. */
-bool watch_is_there(struct folder *f);
+/* Watch the folder of a descriptor. NULL: it may not be, or is gone; `is_new`: it was not known before. */
+struct folder *folder_add(struct folder *above, const char *name, int fd, ino_t inode, bool *is_new);
+void folder_set_missed(struct folder *f, bool missed);
 void watch_set_adrift(struct folder *f);
 /* Give up folders that have been adrift for long: they are outside of what is watched. */
 void watch_expire(int64_t now_ms);
 void watch_forget(struct folder *f);
-/* After an overflow: the whole tree anew. */
-void watch_resync(void);
-/* True once, if a scan has told of this name already and the kernel tells it again. */
+/* Between these two the whole tree is looked at: folders that were not met are given up. */
+void watch_new_generation(void);
+void watch_forget_unseen(void);
+/* A scan has told of this name; the kernel may tell it once more. */
+void watch_will_be_told(const struct folder *above, const char *name);
+/* True once, if so. */
 bool watch_was_told(const struct folder *above, const char *name);
 /* The kernel has told all that happened before the last scan. */
 void watch_told_all(void);
+
+/* watch_scan.c */
+void watch_begin(void);
+/* Look at what is called `name` in `above` now, and watch it if it is a folder. */
+void watch_look(struct folder *above, const char *name, enum scan scan);
+/* Whether `f` still lies where it was last seen. */
+bool watch_is_there(struct folder *f);
+/* After an overflow: the whole tree anew. */
+void watch_resync(void);
 
 /* work_watch.c */
 void watch_tell(enum watch_event event, struct folder *above, const char *name, bool is_folder, uint32_t cookie);
