@@ -26,6 +26,7 @@ ALLOWED = {
     "egress": {"egress"},
     "link": {"link", "wire", "errors", "ids", "model"},
     "sdk": {"sdk", *BASE},
+    "integrations": {"integrations", "sdk", *BASE},
     "server": {"server", "link", "egress", "ballast", "faultpoints", "spare_memory", *BASE},
     "node": {"node", "link", "egress", "ballast", "faultpoints", "scheduling", "spare_memory", *BASE},
     "supervise": {"supervise", "node", "link", "egress", "scheduling", *BASE},
