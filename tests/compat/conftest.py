@@ -19,27 +19,25 @@ collect_ignore = ["python", "typescript"]
 
 
 @pytest.fixture(scope="session")
-def e2b_key(stack: Stack) -> str:
-    """A key in the form that E2B's older clients insist on."""
+def e2b_variables(stack: Stack) -> dict[str, str]:
+    """What `bellglass compat e2b` tells, with a key in the form that E2B's older clients insist on."""
     done = stack.command(
-        *("keys", "create", "--project", "e2b", "--format", "e2b", "--json"),
-        environment={"BELLGLASS_API_KEY": stack.admin_key},
+        *("compat", "e2b", "--project", "e2b", "--json"), environment={"BELLGLASS_ADMIN_KEY": stack.admin_key}
     )
     assert done.returncode == 0, done.stderr
-    return str(json.loads(done.stdout)["secret"])
+    return dict(json.loads(done.stdout))
 
 
 @pytest.fixture(scope="session")
-def e2b_environment(stack: Stack, e2b_key: str) -> dict[str, str]:
+def e2b_key(e2b_variables: dict[str, str]) -> str:
+    return e2b_variables["E2B_API_KEY"]
+
+
+@pytest.fixture(scope="session")
+def e2b_environment(e2b_variables: dict[str, str]) -> dict[str, str]:
     """What points E2B's clients at the installation. Proxies of the caller would be asked even for 127.0.0.1."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("E2B_", "BELLGLASS_"))}
-    return kept | {
-        "E2B_API_URL": f"{stack.api_url}/compat/e2b",
-        "E2B_SANDBOX_URL": stack.api_url,
-        "E2B_API_KEY": e2b_key,
-        "NO_PROXY": "127.0.0.1,localhost",
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
+    return kept | e2b_variables | {"NO_PROXY": "127.0.0.1,localhost", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 @pytest.fixture(scope="session")

@@ -32,7 +32,7 @@ class Routes:
     def __init__(self) -> None:
         self.routes: list[BaseRoute] = []
 
-    def action(self, method: str, path: str, action: str) -> Callable[[Handler], Handler]:
+    def action(self, method: str, path: str, action: str, *, needs_key: bool = True) -> Callable[[Handler], Handler]:
         """`action` is the native one: what a key may do does not depend on the door."""
 
         def register(function: Handler) -> Handler:
@@ -41,7 +41,8 @@ class Routes:
                 context = context_of(request)
                 context.action, context.audited = action, method not in ("GET", "HEAD")
                 context.objects.update(request.path_params)
-                authenticate(request, services_of(request))
+                if needs_key:
+                    authenticate(request, services_of(request))
                 return await function(request)
 
             self.routes.append(Route(path, handler, methods=[method]))

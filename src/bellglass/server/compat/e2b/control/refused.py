@@ -68,4 +68,7 @@ def _refusal(what: str, hint: str | None, *, of_sandbox: bool) -> Callable[[Requ
 
 for table in (OF_SANDBOXES, OF_PROJECTS, OF_TEMPLATES):
     for (method, path), (what, hint) in table.items():
-        routes.action(method, path, "e2b.refused")(_refusal(what, hint, of_sandbox=table is OF_SANDBOXES))
+        # The content of volumes is asked for with their own tokens, of which there are none.
+        needs_key = not path.startswith("/volumecontent/")
+        refuse = _refusal(what, hint, of_sandbox=table is OF_SANDBOXES)
+        routes.action(method, path, "e2b.refused", needs_key=needs_key)(refuse)
