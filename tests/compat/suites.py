@@ -1,0 +1,28 @@
+"""Running a suite by the interpreter of a client's environment."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+HERE = Path(__file__).parent
+SUITE_S = 300
+
+
+def run_python(suite: str, client: Path, environment: dict[str, str]) -> None:
+    """`client`: the folder of a client environment; `environment`: the variables."""
+    _run([str(client / "bin/python"), "-m", "pytest", suite], environment, HERE / "python")
+
+
+def run_typescript(suite: str, client: Path, environment: dict[str, str], folder: Path) -> None:
+    """In `folder`, which is empty: modules are looked for beside the file that imports them."""
+    (folder / "node_modules").symlink_to(client / "node_modules")
+    (folder / suite).write_text((HERE / "typescript" / suite).read_text())
+    _run([str(client / "node"), "--import", "tsx", "--test", "--test-timeout=120000", suite], environment, folder)
+
+
+def _run(command: list[str], environment: dict[str, str], folder: Path) -> None:
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=SUITE_S, check=False
+    )
+    assert done.returncode == 0, f"{done.stdout[-20000:]}\n{done.stderr[-5000:]}"
