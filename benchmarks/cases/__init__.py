@@ -23,4 +23,5 @@ CASES = {
     "egress": "benchmarks.cases.egress_relay",
     "egress-beside": "benchmarks.cases.egress_beside",
     "egress-policy": "benchmarks.cases.egress_policy",
+    "network-api": "benchmarks.cases.network_api",
 }
