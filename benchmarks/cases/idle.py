@@ -35,7 +35,7 @@ def measure(bench: Bench) -> list[Row]:
         list(pool.map(lambda _: _used(bench), range(16)))  # what the daemons open and load once
     _wait_reclaimed(bench)
     pids = bench.stack.pids()
-    time.sleep(settle_s)
+    time.sleep(bench.times(35, 1))  # until they have given back what they keep for the next burst
     daemons = {name: pss_bytes(pids[name]) for name in DAEMONS}
     rows.append(_row("all daemons, idle", "MiB PSS", [sum(daemons.values()) / MIB], 150.0))
 
