@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 from preview_rig import Program, Site, program
 from server_harness import Harness, make_data_dir
-from test_preview_tls import DOMAIN
 
 from bellglass.server.previews import handshakes
 from bellglass.supervise import preview_ca
 
+DOMAIN = "preview.localhost"
 CROWD = 3000
 MOST = 200
 HALF_A_HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
