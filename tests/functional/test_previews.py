@@ -114,6 +114,25 @@ def test_only_published_ports_and_only_of_the_sandbox(new_box: Any, stack: Stack
         assert browser.get(to_api.url + "/v1/health").status_code == 502
 
 
+def test_ports_are_published_at_their_first_visit(new_box: Any) -> None:
+    box, other = new_box(auto_publish="public"), new_box()
+    assert (box.info().auto_publish, other.info().auto_publish) == ("public", None)
+    url = other.publish(9000, visibility="public").url.replace("-9000.", "-8000.")
+    for one in (box, other):
+        serve(one, 8000)
+        listens = "until (echo >/dev/tcp/127.0.0.1/8000) 2>/dev/null; do sleep 0.1; done"
+        assert one.exec(["bash", "-c", listens], timeout=30).ok
+    with visitor(url) as browser:
+        assert browser.get("/").status_code == 404, "not unless told"
+        mine = url.replace(other.id, box.id)
+        assert browser.get(mine.replace("-8000.", "-8001.")).status_code == 502
+        assert browser.get(mine).status_code == 200
+        assert browser.get(mine.replace(f"{box.id}-8000", f"8000-{box.id}")).status_code == 200
+        assert [(port.port, port.visibility) for port in box.ports()] == [(8000, "public")]
+        box.ports()[0].unpublish()
+        assert browser.get(mine).status_code == 404 and box.ports() == []
+
+
 @pytest.mark.parametrize("size", [200_000_000, pytest.param(2**31, marks=pytest.mark.slow)])
 def test_an_upload_goes_through_whole_and_costs_no_memory(new_box: Any, stack: Stack, size: int) -> None:
     box = new_box()

@@ -145,3 +145,31 @@ def test_a_token_is_no_key(harness: Harness, header: str) -> None:
             for path in ("/compat/e2b", "/v1")
         ]
         assert [answer.status_code for answer in answers] == [401, 401]
+
+
+def test_a_sandboxs_ports_open_with_its_own_tokens_alone(harness: Harness) -> None:
+    """Through the headers and through the name, at what answers for envd and for the interpreter."""
+    ours, theirs = e2b(harness, "ours"), e2b(harness, "theirs")
+    box, sibling, foreign = create(ours), create(ours), create(theirs)
+    nobody = harness.client(None)
+
+    def status(port: int, path: str, body: dict[str, Any], header: str, token: str | None) -> list[int]:
+        shown = {header: token} if token is not None else {}
+        by_headers = {"e2b-sandbox-id": box["sandboxID"], "e2b-sandbox-port": str(port)}
+        by_name = {"host": f"{port}-{box['sandboxID']}.localhost"}
+        base = f"http://127.0.0.1:{harness.previews_port}"
+        return [
+            nobody.post(path, json=body, headers={**shown, **by_headers}).status_code,
+            nobody.post(base + path, json=body, headers={**shown, **by_name}).status_code,
+        ]
+
+    for port, path, header, right in (
+        (49983, "/process.Process/List", "x-access-token", "envdAccessToken"),
+        (49999, "/contexts", "e2b-traffic-access-token", "trafficAccessToken"),
+    ):
+        other = "trafficAccessToken" if right == "envdAccessToken" else "envdAccessToken"
+        for wrong in (None, "", "x", sibling[right], foreign[right], box[other], ours.headers["x-api-key"]):
+            for found in status(port, path, {}, header, wrong):
+                assert found in (401, 403), (port, wrong)
+        for found in status(port, path, {}, header, box[right]):
+            assert found not in (401, 403), "with the right one the door opens"
