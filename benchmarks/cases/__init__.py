@@ -17,6 +17,7 @@ CASES = {
     "flood": "benchmarks.cases.frame_flood",
     "transfer-4gib": "benchmarks.cases.transfer_4gib",
     "output": "benchmarks.cases.output",
+    "e2b": "benchmarks.cases.e2b",
     "preview": "benchmarks.cases.preview",
     "idle": "benchmarks.cases.idle",
     "recovery": "benchmarks.cases.recovery",

@@ -8,7 +8,7 @@ from typing import Any
 
 from bellglass.errors import Conflict, NotFound
 from bellglass.ids import new_ulid
-from bellglass.model import CreateExecution
+from bellglass.model import CreateExecution, Terminal
 from bellglass.server.compat.e2b.envd.call import Call
 from bellglass.server.compat.e2b.envd.errors import ConnectError
 from bellglass.server.compat.e2b.envd.files.paths import acting
@@ -28,6 +28,7 @@ async def start(call: Call, message: Message, client: Client) -> AsyncGenerator[
     process = message.message("process")
     if process is None or not process.text("cmd"):
         raise ConnectError("invalid_argument", "process.cmd: is missing")
+    size = _size(message)
     body = CreateExecution(
         id=new_ulid(),
         command=[process.text("cmd"), *process.texts("args")],
@@ -35,7 +36,8 @@ async def start(call: Call, message: Message, client: Client) -> AsyncGenerator[
         cwd=await folder(call, process.text("cwd")),
         user=call.user,
         timeout=call.timeout_s,
-        stdin_open=message.flag("stdin", True),
+        stdin_open=size is None and message.flag("stdin", True),
+        terminal=size,
         tag=message.text("tag") or None,
     )
     execution_id, stream = await call.services.executions.start_following(
@@ -128,11 +130,18 @@ async def update(call: Call, message: Message) -> dict[str, Any]:
     """Resize a terminal."""
     call.acts("exec.resize")
     record = await selector.find(call, message)
-    pty = message.message("pty")
-    size = pty.message("size") if pty is not None else None
+    size = _size(message)
     if size is None:
         return {}
-    raise ConnectError("failed_precondition", f"process with pid {record['pid']} has no terminal")
+    if record.get("terminal") is None:
+        raise ConnectError("failed_precondition", f"process with pid {record['pid']} has no terminal")
+    try:
+        await call.services.executions.resize(
+            call.project_id, call.sandbox_id, str(record["id"]), size, call.request_id
+        )
+    except Conflict:
+        raise selector.missing(record) from None
+    return {}
 
 
 async def folder(call: Call, cwd: str) -> str | None:
@@ -146,6 +155,15 @@ async def folder(call: Call, cwd: str) -> str | None:
     found = await call.services.files.call(call.project_id, call.sandbox_id, "file.stat", params, call.request_id)
     home = str(found["info"]["path"])
     return posixpath.normpath(posixpath.join(home, cwd.removeprefix("~").lstrip("/")))
+
+
+def _size(message: Message) -> Terminal | None:
+    """Of the terminal that a message asks for."""
+    pty = message.message("pty")
+    if pty is None:
+        return None
+    size = pty.message("size") or Message({})
+    return Terminal(cols=size.number("cols", 80), rows=size.number("rows", 24))
 
 
 async def _write(call: Call, record: dict[str, Any], given: Message | None) -> None:
