@@ -17,6 +17,7 @@ from bellglass.server.compat.e2b.envd.errors import ConnectError, connect_error
 from bellglass.server.compat.e2b.envd.files import access
 from bellglass.server.compat.e2b.envd.files import calls as files
 from bellglass.server.compat.e2b.envd.filesystem import calls as filesystem
+from bellglass.server.compat.e2b.envd.filesystem import watch
 from bellglass.server.compat.e2b.envd.messages import Message
 from bellglass.server.compat.e2b.envd.process import calls as process
 from bellglass.server.compat.e2b.envd.streams import Client, StreamAnswer
@@ -39,10 +40,14 @@ UNARY: dict[str, Unary] = {
     "/filesystem.Filesystem/MakeDir": filesystem.make_dir,
     "/filesystem.Filesystem/Move": filesystem.move,
     "/filesystem.Filesystem/Remove": filesystem.remove,
+    "/filesystem.Filesystem/CreateWatcher": watch.create_watcher,
+    "/filesystem.Filesystem/GetWatcherEvents": watch.get_watcher_events,
+    "/filesystem.Filesystem/RemoveWatcher": watch.remove_watcher,
 }
 SERVER_STREAMS: dict[str, ServerStream] = {
     "/process.Process/Start": process.start,
     "/process.Process/Connect": process.connect,
+    "/filesystem.Filesystem/WatchDir": watch.watch_dir,
 }
 CLIENT_STREAMS: dict[str, ClientStream] = {"/process.Process/StreamInput": process.stream_input}
 TIMED_BY_THEMSELVES = frozenset({"/process.Process/Start"})

@@ -16,7 +16,7 @@ from bellglass.server.files.service import MAX_ENTRIES
 async def stat(call: Call, message: Message) -> dict[str, Any]:
     call.acts("file.stat", audited=False)
     path = checked(message.text("path"))
-    return {"entry": entry(await _stat(call, path))}
+    return {"entry": entry(await stat_path(call, path))}
 
 
 async def list_dir(call: Call, message: Message) -> dict[str, Any]:
@@ -44,7 +44,7 @@ async def make_dir(call: Call, message: Message) -> dict[str, Any]:
     try:
         made = await _call(call, "file.mkdir", path=path, parents=True, exist_ok=False, mode_bits=0o755)
     except (FileExists, FileTypeMismatch) as error:
-        if isinstance(error, FileTypeMismatch) or (await _stat(call, path))["type"] not in ("dir", "symlink"):
+        if isinstance(error, FileTypeMismatch) or (await stat_path(call, path))["type"] not in ("dir", "symlink"):
             raise ConnectError("invalid_argument", f"path already exists but it is not a directory: {path}") from None
         raise ConnectError("already_exists", f"directory already exists: {path}") from None
     return {"entry": entry(made["info"])}
@@ -57,7 +57,7 @@ async def move(call: Call, message: Message) -> dict[str, Any]:
         await _call(call, "file.move", source=source, destination=destination, overwrite=True, parents=True)
     except FileMissing:
         raise _missing(source) from None
-    return {"entry": entry(await _stat(call, destination))}
+    return {"entry": entry(await stat_path(call, destination))}
 
 
 async def remove(call: Call, message: Message) -> dict[str, Any]:
@@ -67,7 +67,8 @@ async def remove(call: Call, message: Message) -> dict[str, Any]:
     return {}
 
 
-async def _stat(call: Call, path: str) -> dict[str, Any]:
+async def stat_path(call: Call, path: str) -> dict[str, Any]:
+    """The FileInfo of what is there, itself and not what it leads to. Raises ConnectError."""
     try:
         found: dict[str, Any] = (await _call(call, "file.stat", path=path, follow=False))["info"]
     except FileMissing:
