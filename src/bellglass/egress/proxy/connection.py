@@ -29,9 +29,13 @@ MAX_DIALS = 4
 HTTPS_PORT, HTTP_PORT = 443, 80
 SYNTHETIC = IPv4Network("198.18.0.0/15")
 IDENTITY = IPv4Address("198.18.0.1")
-ROOMY = 64
-"""Connections of a sandbox whose buffers the kernel may let grow; those beyond have small ones."""
-SMALL_BUFFER_BYTES = 64 * 1024
+ROOMY = 8
+"""Connections of a sandbox whose buffers the kernel may let grow, to 6 MiB and on some hosts to 32: what a sandbox does
+not read lies in them, and all of the host's connections share what the kernel has for that."""
+BUFFERS = ((64, 256 * 1024), (1 << 20, 64 * 1024))
+"""For those beyond: up to so many connections, bytes that a socket may hold."""
+UNSENT_BYTES = 256 * 1024
+"""What a socket takes ahead of what its peer does."""
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 120), (socket.TCP_KEEPINTVL, 30), (socket.TCP_KEEPCNT, 4))
 
 
@@ -200,10 +204,8 @@ class Connection:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in _KEEPALIVE:
             sock.setsockopt(socket.IPPROTO_TCP, option, value)
-        if len(self.ward.connections) > ROOMY:
-            for one in (sock, self._client):
-                one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_BUFFER_BYTES)
-                one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL_BUFFER_BYTES)
+        for one in (sock, self._client):
+            _bound_buffers(one, len(self.ward.connections))
         try:
             await connect(self._loop, sock, address, self.port, monotonic() + DIAL_TIMEOUT_S)
         except OSError:  # a TimeoutError as well
@@ -377,6 +379,14 @@ class Connection:
             return
         _shut(self._client)
         done.set()
+
+
+def _bound_buffers(sock: socket.socket, connections: int) -> None:
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+    if connections > ROOMY:
+        size = next(size for most, size in BUFFERS if connections <= most)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, size)
 
 
 def _shut(sock: socket.socket) -> None:
