@@ -9,7 +9,7 @@ import pytest
 
 from bellglass.testing.stack import Stack
 from bellglass.testing.world import World
-from tests.conftest import SANDBOX_OPTIONS
+from tests.conftest import SANDBOX_OPTIONS, end
 from tests.functional.own import own_installation
 
 
@@ -49,3 +49,15 @@ def world_stack(world: World) -> Iterator[Stack]:
     finally:
         with world.inside():
             made.__exit__(None, None, None)
+
+
+@pytest.fixture(scope="module")
+def interpreter(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A sandbox of the interpreter template for all tests of a file.
+
+    Asked for in this way it brings no check around each test, where a kernel that replaces a dead one would be a
+    process left behind; the one at the end of all tests counts."""
+    stack: Stack = request.getfixturevalue("stack")
+    made = stack.sandbox("interpreter", cpus=2, memory="1GiB", disk="2GiB", lifetime="15m")
+    yield made
+    end(made)

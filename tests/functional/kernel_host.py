@@ -42,6 +42,10 @@ class KernelHost:
         self.send(op="run", run=name, code=code, env=env or {})
         return name
 
+    def told(self) -> Iterator[Event]:
+        """Whatever comes, to the end of the host."""
+        return self._events
+
     def events(self) -> Iterator[Event]:
         """Up to the end of the run that goes."""
         for event in self._events:
@@ -69,7 +73,7 @@ class Ran:
 
     def __init__(self, name: str, events: list[Event]) -> None:
         self.events = [event for event in events if event["event"] != "ready"]
-        assert {event["run"] for event in self.events} == {name}
+        assert {event["run"] for event in self.events} == {name}, events
         self.stdout, self.stderr = self._text("stdout"), self._text("stderr")
         self.results = list(self._joined())
         self.errors = [event for event in events if event["event"] == "error"]

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
+from bellglass.builder.build import build as build_layered
+from bellglass.builder.trust import FOLDER
 from bellglass.datadir import cache_dir
 from bellglass.node.image import build, recipe, template
+from bellglass.node.net import discover
 
 pytestmark = [pytest.mark.root]
 
@@ -130,3 +137,112 @@ def test_base_carries_nothing_of_the_build_host() -> None:
     assert (root / "home/user").stat().st_uid == 1000
     assert not list(root.glob("usr/lib/python3*/EXTERNALLY-MANAGED"))
     assert any((root / "usr/lib/python3").glob("**/*.pyc")), "without byte code every start of Python compiles"
+
+
+def test_interpreter_carries_nothing_of_its_build() -> None:
+    """Neither the index that its packages came from nor what the build believed and left lying about."""
+    found = recipe.find("interpreter")
+    assert isinstance(found, recipe.Layered)
+    base = recipe.base_of(found).digest()
+    templates = cache_dir() / "templates"
+    built = template.read(templates / template.folder_name(found.name, found.digest(base)))
+    root = built.rootfs
+    assert not (root / FOLDER[1:]).exists()
+    assert built.env == found.env
+    for name in ("resolv.conf", "hostname", "hosts", "machine-id"):
+        status = (root / "etc" / name).lstat()
+        assert stat.S_ISREG(status.st_mode) and status.st_size == 0, name
+    for folder in ("dev", "proc", "sys", "run", "tmp", "root/.cache", "home/user/.cache", "var/lib/apt/lists"):
+        left = [path for path in root.joinpath(folder).glob("**/*") if path.is_file()]
+        assert not left, folder
+    hosts = {urlsplit(url).hostname for url in discover.pip()["urls"]}
+    assert hosts
+    # What packages say of themselves names indexes anyhow.
+    for folder in ("etc", "root", "home", "opt", "usr/local/bin", "usr/local/etc"):
+        for path in root.joinpath(folder).glob("**/*"):
+            if path.is_file() and not path.is_symlink() and path.name != "sources.list":
+                text = path.read_text(errors="replace")
+                assert not [host for host in hosts if host and host in text], path
+    assert (root / "home/user").stat().st_uid == 1000 and (root / "usr/bin/sudo").stat().st_mode & stat.S_ISUID
+    shared = root / "usr/bin/python3.11"
+    assert shared.samefile(templates / template.folder_name("base", base) / "rootfs/usr/bin/python3.11")
+
+
+LAYERED = """
+name = "layered"
+version = "1"
+base = "base"
+presets = []
+steps = ["step.sh"]
+files = []
+[defaults]
+user = "user"
+workdir = "/"
+[defaults.env]
+PATH = "/usr/bin:/bin"
+"""
+
+
+@pytest.fixture
+def layered(tmp_path: Path) -> Callable[[str], recipe.Layered]:
+    """A recipe on the base, with that as its step."""
+
+    def make(step: str) -> recipe.Layered:
+        folder = tmp_path / "recipes/layered"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "recipe.toml").write_text(LAYERED)
+        (folder / "step.sh").write_text(step)
+        if not (folder.parent / "base").exists():
+            (folder.parent / "base").symlink_to(recipe.find("base").folder)
+        found = recipe.load_any(folder)
+        assert isinstance(found, recipe.Layered)
+        return found
+
+    return make
+
+
+@pytest.fixture
+def templates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder of templates that daemons can pass, with the base in it."""
+    found = recipe.find("base")
+    assert isinstance(found, recipe.Recipe)
+    name = template.folder_name("base", found.digest())
+    with tempfile.TemporaryDirectory(prefix="bellglass-templates-", dir="/var/tmp") as folder:
+        Path(folder).chmod(0o755)
+        shutil.copytree(cache_dir() / "templates" / name, Path(folder, name), symlinks=True, copy_function=os.link)
+        yield Path(folder)
+
+
+WICKED = """
+echo made > /etc/made
+rm /usr/bin/jq
+mkdir /srv/real && echo in > /srv/real/file
+# Where an unpacker that follows links would write on the host.
+rm -r /opt && ln -s "$CANARY" /opt
+mknod /srv/null c 1 3 || true
+chown 1234:1234 /srv/real && chmod 2750 /srv/real
+"""
+
+
+def test_steps_make_a_template_and_touch_nothing_else(
+    layered: Callable[[str], recipe.Layered], templates: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(build.InternalError, match=r"step\.sh ended with 3:\nsaid why") as failure:
+        build_layered(layered("echo said why >&2; exit 3"), templates, progress=print)
+    assert failure.value.details["exit_code"] == 3
+    assert [path.name for path in templates.iterdir() if not path.name.startswith("base-")] == [".lock"]
+
+    canary = tmp_path / "canary"
+    canary.mkdir()
+    found = layered(WICKED.replace("$CANARY", str(canary)))
+    built = build_layered(found, templates, progress=print)
+    assert build_layered(found, templates, progress=print) == built
+    root = built.rootfs
+    assert (root / "etc/made").read_text() == "made\n" and not (root / "usr/bin/jq").exists()
+    status = (root / "srv/real").stat()
+    assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (1234, 1234, 0o2750)
+    assert (root / "opt").is_symlink() and list(canary.iterdir()) == []
+    devices = [path for path in root.glob("**/*") if stat.S_IFMT(path.lstat().st_mode) in (stat.S_IFCHR, stat.S_IFBLK)]
+    assert not devices
+    assert not list(Path("/var/tmp").glob("bellglass-build-*"))
+    assert str(templates) not in Path("/proc/self/mountinfo").read_text()

@@ -1,25 +1,48 @@
 """What a result is shown as: by MIME type, with `chart` and `data` beside, each within a size."""
 
 import base64
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import json
+import os
 import re
+import sys
+from types import ModuleType
 from typing import Any
+
+from IPython.core.formatters import BaseFormatter
+from traitlets import ObjectName, Unicode
+
+from bellglass_kernels import values
 
 MAX_VALUE_BYTES = 16 * 1024 * 1024
 """Of one representation of one result. A longer one is left out and named in `dropped`."""
+MAX_JSON_BYTES = 1024 * 1024
+"""Of what lists and dicts are shown as besides their text."""
+BACKEND = "module://bellglass_kernels.figures"
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 def shown(data: dict[str, Any]) -> tuple[dict[str, Any], dict[str, int]]:
-    """What goes out of a bundle of MIME types, and the sizes of what doesn't."""
+    """What goes out of a bundle of MIME types, and the sizes of what doesn't: 0 for what JSON doesn't have."""
     found: dict[str, Any] = {}
     dropped: dict[str, int] = {}
     for mime, value in data.items():
+        if isinstance(value, values.Dropped):
+            dropped[mime] = value.length
+            continue
         if isinstance(value, bytes):
             value = base64.b64encode(value).decode()
         elif isinstance(value, str):
             value = clean(value)
-        if isinstance(value, str) and len(value) > MAX_VALUE_BYTES:
-            dropped[mime] = len(value)
+        try:
+            length = len(value) if isinstance(value, str) else len(json.dumps(value := values.finite(value)))
+        except (TypeError, ValueError, RecursionError):
+            dropped[mime] = 0
+            continue
+        if length > MAX_VALUE_BYTES:
+            dropped[mime] = length
         else:
             found[mime] = value
     return found, dropped
@@ -42,5 +65,87 @@ def cut(text: str, limit: int) -> str:
     return f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"
 
 
+class _Data(BaseFormatter):
+    format_type = Unicode("data")
+    print_method = ObjectName("_repr_data_")
+    _return_type = (dict, values.Dropped)
+
+
+class _Chart(BaseFormatter):
+    format_type = Unicode("chart")
+    print_method = ObjectName("_repr_chart_")
+    _return_type = dict
+
+
 def install(shell: Any) -> None:
-    pass
+    """Formatters are named by the module of their type, and load nothing before there is a value of it."""
+    formatters = shell.display_formatter.formatters
+    for formatter in (_Data, _Chart):
+        made = formatter(parent=shell.display_formatter)
+        formatters[made.format_type] = made
+    formatters["data"].for_type_by_name("pandas.core.frame", "DataFrame", values.frame)
+    formatters["data"].for_type_by_name("pandas", "DataFrame", values.frame)
+    formatters["chart"].for_type_by_name("matplotlib.figure", "Figure", _chart)
+    formatters["image/png"].for_type_by_name("matplotlib.figure", "Figure", _png)
+    formatters["application/json"].for_type(list, _json)
+    formatters["application/json"].for_type(dict, _json)
+    os.environ["MPLBACKEND"] = BACKEND
+    shell.events.register("post_execute", _end_of_cell)
+    sys.meta_path.insert(0, _Viewers())
+
+
+def _json(value: Any) -> Any:
+    try:
+        return value if len(json.dumps(value, allow_nan=False)) <= MAX_JSON_BYTES else None
+    except (TypeError, ValueError, RecursionError):
+        return None  # no value of JSON
+
+
+def _chart(figure: Any) -> Any:
+    from bellglass_kernels import charts
+
+    return charts.chart(figure)
+
+
+def _png(figure: Any) -> Any:
+    from bellglass_kernels import figures
+
+    return figures.png(figure)
+
+
+def _end_of_cell() -> None:
+    if figures := sys.modules.get("bellglass_kernels.figures"):
+        figures.end_of_cell()
+
+
+class _Viewers(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Pillow's `image.show()` displays: what it starts otherwise needs a screen."""
+
+    _wrapped: importlib.machinery.ModuleSpec
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        if name != "PIL.ImageShow":
+            return None
+        sys.meta_path.remove(self)
+        found = importlib.util.find_spec(name)
+        if found is None:
+            return None
+        self._wrapped = found
+        return importlib.util.spec_from_loader(name, self, origin=found.origin)
+
+    def create_module(self, spec: Any) -> None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        from IPython.display import display
+
+        loader = self._wrapped.loader
+        assert loader is not None
+        loader.exec_module(module)
+
+        class Viewer(module.Viewer):  # type: ignore[name-defined]
+            def show(self, image: Any, **options: Any) -> int:
+                display(image)
+                return 1
+
+        module.register(Viewer(), order=0)

@@ -130,7 +130,7 @@ class Host:
             command = self.queue.popleft()
             self.run = self.last_run = command["run"]
             self.started = self.interrupted = False
-            self.kernel.send({"code": command["code"], "env": command.get("env") or {}})
+            self.kernel.run(command["code"], command.get("env") or {})
 
     def interrupt(self) -> None:
         if self.run is None:
@@ -153,6 +153,8 @@ class Host:
         if not data:
             self.selector.unregister(file)  # the kernel closed it, or is about to be told dead
             return
+        if self.language == "bash" and not self.is_ready:
+            return  # a shell without a terminal says so
         if text := self.decoders[name].decode(data):
             self.out.send({"event": name, "run": self.last_run, "text": text})
 
@@ -186,6 +188,8 @@ class Host:
             self.out.send({"event": "ready", "language": self.language} | ({"state_lost": True} if self.lost else {}))
             self.next_run()
         elif kind == "end":
+            if status := message.get("status"):
+                self.tell_status(status)
             self.end_run()
         elif kind == "started":
             lost, self.lost_idle = self.lost_idle, False
@@ -195,6 +199,13 @@ class Host:
                 self.kernel.signal(signal.SIGINT)
         elif self.run is not None:
             self.out.send({"event": kind, "run": self.run, **message})
+
+    def tell_status(self, status: int) -> None:
+        """Of bash, whose last command failed."""
+        name, value = "ExitStatus", f"the last command ended with {status}"
+        if self.interrupted:
+            name, value = "KeyboardInterrupt", "the run was interrupted"
+        self.out.send({"event": "error", "run": self.run, "name": name, "value": value, "traceback": ""})
 
     def end_run(self) -> None:
         for name, decoder in self.decoders.items():

@@ -73,17 +73,31 @@ class LastValue(DisplayHook):
 
 class Shell(InteractiveShell):
     channel: Channel
+    has_failed = False
+    """In the run that goes."""
+    is_telling = False
+    """Of an error; an interrupt would take it away."""
 
     def send_result(self, data: dict[str, Any], *, main: bool) -> None:
         shown, dropped = display.shown(data)
         more = {"dropped": dropped} if dropped else {}
         self.channel.send("result", main=main, data=shown, **more)
 
+    def showtraceback(self, *args: Any, **kwargs: Any) -> None:
+        self.is_telling = True
+        try:
+            super().showtraceback(*args, **kwargs)
+        finally:
+            self.is_telling = False
+
     def _showtraceback(self, etype: Any, evalue: Any, stb: list[str]) -> None:
         name, value = str(getattr(etype, "__name__", etype)), _text(evalue)
         if etype is asyncio.CancelledError:
             name = "KeyboardInterrupt"  # that is how a cell that waits is interrupted
-        traceback = display.plain("\n".join(stb))
+        self.send_error(name, value, display.plain("\n".join(stb)))
+
+    def send_error(self, name: str, value: str, traceback: str) -> None:
+        self.has_failed = True
         self.channel.send(
             "error",
             name=name[:MAX_NAME],
@@ -99,6 +113,13 @@ class Shell(InteractiveShell):
         self.user_ns["_exit_code"] = done.returncode
 
     system_piped = system_raw = system
+
+    def enable_matplotlib(self, gui: str | None = None) -> tuple[str, str]:
+        """`%matplotlib` of any kind: there is one backend here."""
+        import matplotlib
+
+        matplotlib.use(display.BACKEND)
+        return "inline", display.BACKEND
 
     def ask_exit(self) -> None:
         raise SystemExit(0)
@@ -151,12 +172,15 @@ class Kernel:
         before = {name: os.environ.get(name) for name in env}
         os.environ.update(env)
         importlib.invalidate_caches()
-        self.running = True
+        self.running, self.shell.has_failed = True, False
         try:
             self.channel.send("started", count=self.shell.execution_count)
             self.run_cell(code)
-        except KeyboardInterrupt:
-            self.shell.showtraceback()
+        except BaseException as error:
+            # What IPython itself stumbles over: an exception that can't be shown, an interrupt while it shows one.
+            self.running = False
+            if not self.shell.has_failed:
+                self.shell.send_error(type(error).__name__, _text(error), "")
         finally:
             self.running = False
             for name, value in before.items():
@@ -184,7 +208,7 @@ class Kernel:
             shell.events.trigger("post_run_cell", None)
 
     def on_interrupt(self, number: int, frame: FrameType | None) -> None:
-        if not self.running:
+        if not self.running or self.shell.is_telling:
             return
         if self.task is not None and asyncio.current_task(self.loop) is not self.task and not self.task.done():
             # It waits, and nothing of it is on the stack.
