@@ -77,6 +77,8 @@ def test_a_line_goes_on_for_a_second_and_no_longer(writer: Writer) -> None:
     writer.write("last")
     writer.record["state"] = "exited"
     assert writer.texts()[-1] == "last", "an execution that has ended writes no more"
+    writer.timeline.ended(writer.id)
+    assert writer.texts()[-2:] == ["last", "ended"]
 
 
 def test_it_is_bounded_and_the_oldest_goes(writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:

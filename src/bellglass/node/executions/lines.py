@@ -24,8 +24,8 @@ MAX_LINE_BYTES = 16 * 1024
 MAX_COMMAND = 1024
 BUDGET_PIECES = 20_000
 BUDGET_BYTES = 4 * 2**20
-_TURN_BYTES = 256 * 1024
-_LOOK_AHEAD = 4096
+_TURN_BYTES, _TURN_PIECES = 256 * 1024, 1024
+_LOOK_AHEAD = 1024
 _SEEK_BYTES = 32 * 1024
 """What finding a place in a log counts for."""
 Place = tuple[int, int]
@@ -112,11 +112,11 @@ class Lines:
 
     async def _paced(self, pieces: Any) -> AsyncIterator[tuple[int, Piece]]:
         """The loop is others' too."""
-        self._looked, rested_at = 0, 0
+        rested_at = looked_at = 0
         for number, piece in pieces:
             self._looked += 1
-            if self._read_bytes - rested_at > _TURN_BYTES or self._looked % 1024 == 0:
-                rested_at = self._read_bytes
+            if self._read_bytes - rested_at > _TURN_BYTES or self._looked - looked_at > _TURN_PIECES:
+                rested_at, looked_at = self._read_bytes, self._looked
                 await asyncio.sleep(0)
             yield number, piece
 
@@ -154,18 +154,23 @@ class Lines:
 
     def _completed(self, number: int, piece: Piece, begun: bytes, is_gap: bool) -> tuple[str, bool, bool]:
         """With what other pieces have of the line."""
+        is_open = True
         for looked, (_, other) in enumerate(timeline.forward(self._folder, number + 1)):
+            self._looked += 1
             if looked == _LOOK_AHEAD or len(begun) > MAX_LINE_BYTES:
-                break
-            if (other.execution_id, other.kind) != (piece.execution_id, piece.kind):
+                return _shown(begun, True, False)
+            if other.execution_id != piece.execution_id:
                 continue
-            if not other.flags & CONTINUES:
+            if other.kind == ENDED or (other.kind == piece.kind and not other.flags & CONTINUES):
+                is_open = False
                 break
+            if other.kind != piece.kind:
+                continue
             more, newline, _ = self._bytes(other)[0].partition(b"\n")
             begun += more
             if newline:
                 return _shown(begun, is_gap, False)
-        return _shown(begun, is_gap, True)
+        return _shown(begun, is_gap, is_open)
 
     def _bytes(self, piece: Piece) -> tuple[bytes, bool]:
         """What the log still has of a piece, and whether its beginning is gone."""
