@@ -9,15 +9,17 @@ HERE = Path(__file__).parent
 SUITE_S = 300
 
 
-def run_python(suite: str, client: Path, environment: dict[str, str]) -> None:
-    """`client`: the folder of a client environment; `environment`: the variables."""
-    _run([str(client / "bin/python"), "-m", "pytest", suite], environment, HERE / "python")
+def run_python(suite: str, client: Path, environment: dict[str, str], *, of: str = "python") -> None:
+    """`client`: the folder of a client environment; `environment`: the variables; `of`: where the suite lies."""
+    _run([str(client / "bin/python"), "-m", "pytest", suite], environment, HERE / of)
 
 
-def run_typescript(suite: str, client: Path, environment: dict[str, str], folder: Path) -> None:
+def run_typescript(
+    suite: str, client: Path, environment: dict[str, str], folder: Path, *, of: str = "typescript"
+) -> None:
     """In `folder`, which is empty: modules are looked for beside the file that imports them."""
     (folder / "node_modules").symlink_to(client / "node_modules")
-    (folder / suite).write_text((HERE / "typescript" / suite).read_text())
+    (folder / suite).write_text((HERE / of / suite).read_text())
     _run([str(client / "node"), "--import", "tsx", "--test", "--test-timeout=120000", suite], environment, folder)
 
 

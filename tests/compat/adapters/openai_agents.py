@@ -63,6 +63,16 @@ async def test_files_and_the_whole_workspace(session: Any) -> None:
     assert (await session.read(Path("data/raw.bin"))).read() == raw
 
 
+async def test_a_terminal(session: Any) -> None:
+    typing = await session.pty_exec_start("cat", shell=True, tty=True)
+    told = typing.output
+    told += (await session.pty_write_stdin(session_id=typing.process_id, chars="typed\n")).output
+    while told.count(b"typed") < 2:  # the terminal's echo, and the program's own
+        told += (await session.pty_write_stdin(session_id=typing.process_id, chars="")).output
+    await session.pty_terminate_all()
+    assert (await session.exec("pgrep -x cat", shell=True)).exit_code == 1
+
+
 async def test_an_exposed_port_has_a_host_of_its_own(session: Any) -> None:
     place = await session.resolve_exposed_port(8000)
     assert place.host.startswith("8000-")
