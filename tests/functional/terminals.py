@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from socket import SHUT_RDWR
 from typing import Any
 
 
@@ -49,6 +50,54 @@ class Screen:
             for chunk in self.execution.output(offset=offset):
                 with self._changed:
                     self.seen += chunk.data
+                    self._changed.notify_all()
+        except BaseException as error:
+            self.failure = error
+        with self._changed:
+            self._over = True
+            self._changed.notify_all()
+
+
+class Attached(Screen):
+    """The same over an attachment. `all` is what came since it began."""
+
+    def __init__(self, execution: Any, *, cut_every: int | None = None, **how: Any) -> None:
+        self.attachment = execution.attach(**how)
+        self.all = b""
+        self.cut_every = cut_every
+        super().__init__(execution)
+
+    def type(self, text: str) -> None:
+        self.attachment.write(text)
+
+    def cut(self) -> None:
+        """Break the connection, seen by both sides at once. By the thread that reads alone."""
+        socket = self.attachment._socket
+        try:
+            if socket is not None:
+                socket._stream.get_extra_info("socket").shutdown(SHUT_RDWR)
+        except OSError:
+            pass  # ENOTCONN: it has been reset meanwhile
+
+    def leave(self) -> None:
+        self.attachment.close()
+        self.rest()
+
+    def rest(self, seconds: float = 60.0) -> bytes:
+        super().rest(seconds)
+        return self.all
+
+    def _follow(self, offset: int) -> None:
+        came = 0
+        try:
+            for data in self.attachment:
+                came += len(data)
+                if self.cut_every is not None and came > self.cut_every:
+                    came = 0
+                    self.cut()
+                with self._changed:
+                    self.seen += data
+                    self.all += data
                     self._changed.notify_all()
         except BaseException as error:
             self.failure = error

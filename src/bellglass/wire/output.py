@@ -36,6 +36,14 @@ class OutputType(IntEnum):
     KEEPALIVE = 5
     EXIT = 6  # JSON: the finished record
     ERROR = 7  # JSON: the one error shape
+    INPUT = 8  # JSON, to who is attached: {"offset", "total"}: so much of what he typed lies in the terminal
+
+
+class InputType(IntEnum):
+    """What goes the other way, from who is attached to a terminal."""
+
+    TYPED = 32  # bytes
+    RESIZE = 33  # JSON: {"cols", "rows"}
 
 
 STREAM_NAMES = {OutputType.STDOUT: "stdout", OutputType.STDERR: "stderr"}

@@ -13,6 +13,7 @@ import base64
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 from bellglass.errors import InvalidRequest
 from bellglass.link import LinkStream
@@ -59,6 +60,16 @@ class Reading:
     holds: bool = False
 
 
+class Answer(Protocol):
+    """As much of a LinkStream as rendering needs."""
+
+    async def send_head(self, head: dict[str, Any], *, end: bool = False) -> None: ...
+
+    async def send(self, data: bytes) -> None: ...
+
+    async def room(self) -> int: ...
+
+
 async def deliver(view: View, stream: LinkStream, reading: Reading) -> None:
     """Send the whole answer: head, body, end.
 
@@ -76,16 +87,17 @@ async def deliver(view: View, stream: LinkStream, reading: Reading) -> None:
         if reading.accept == "json":
             await _buffered(view, stream, cursor, reading)
         else:
-            await _streamed(view, stream, cursor, reading)
+            await streamed(view, stream, cursor, reading, view.record())
     finally:
         if run is not None:
             run.reader_detached(cursor, hung_up=stream.peer_gone == "reset", keep_place=not reading.holds)
 
 
-async def _streamed(view: View, stream: LinkStream, cursor: Cursor, reading: Reading) -> None:
+async def streamed(view: View, stream: Answer, cursor: Cursor, reading: Reading, started: dict[str, Any]) -> None:
+    """The head, `started`, the output from the cursor on, and its end."""
     encode: Callable[[OutputEvent], bytes] = encode_event if reading.accept == "frames" else NdjsonEncoder().encode
     await stream.send_head({"status": 200, "headers": {"content-type": ACCEPTS[reading.accept]}})
-    await stream.send(encode(OutputEvent(OutputType.STARTED, value=view.record())))
+    await stream.send(encode(OutputEvent(OutputType.STARTED, value=started)))
     while True:
         # No more than is taken, and nothing while nothing is: a thousand readers may be slow.
         if piece := _next_piece(view, cursor, encode, await stream.room()):

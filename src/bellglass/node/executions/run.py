@@ -31,7 +31,7 @@ from bellglass.node.executions.log import Cursor, ExecutionLog
 from bellglass.node.executions.output import Output
 from bellglass.node.executions.spec import ExecutionSpec
 from bellglass.node.executions.stdin import StdinFeed
-from bellglass.node.executions.terminal import TerminalSize
+from bellglass.node.executions.terminal import Terminal
 from bellglass.node.guestlink.session import LINK_WAIT_S
 from bellglass.node.guestlink.stream import GuestStream
 from bellglass.wire import guest
@@ -74,7 +74,7 @@ class Run(GuestStream):
         if spec.stdin is not None or spec.stdin_open:
             self.stdin = StdinFeed(self._send, spec.stdin, stays_open=spec.stdin_open, begun=begun)
 
-        self.terminal = None if spec.terminal is None else TerminalSize(self, host, spec.terminal)
+        self.terminal = None if spec.terminal is None else Terminal(self, host, spec.terminal)
 
     # --- life -------------------------------------------------------------------------------------------
 

@@ -68,9 +68,29 @@ class StdinFeed:
 
     # --- writers ----------------------------------------------------------------------------------------
 
-    async def write(self, data: bytes, offset: int | None = None) -> None:
+    @property
+    def sent(self) -> int:
+        """The offset behind what was taken from writers."""
+        return self._sent
+
+    @property
+    def acked(self) -> int:
+        return self._acked
+
+    async def known(self) -> None:
+        """Until it is known where it stands: after a restart of the node the agent tells."""
+        await self._until(lambda: self._known)
+
+    async def acked_beyond(self, offset: int) -> None:
+        """Until more than that lies in the program's pipe."""
+        await self._until(lambda: self._acked > offset)
+
+    async def write(
+        self, data: bytes, offset: int | None = None, *, on_taken: Callable[[int], None] | None = None
+    ) -> None:
         """Wait until the window took all of `data`. Raises Conflict when standard input is not open, or when it does
-        not stand at `offset`: then `details.received` tells where it does, and nothing was taken."""
+        not stand at `offset`: then `details.received` tells where it does, and nothing was taken. `on_taken` hears how
+        many of the bytes were taken, also of a write that is given up; they end at `sent`."""
         async with self._lock:  # two writers at once: one after the other, each whole
             await self._until(lambda: self._known and not self._queue)
             await self._check_offset(offset)
@@ -79,7 +99,9 @@ class StdinFeed:
             try:
                 await self._until(lambda: not self._queue)
             finally:
-                self._queue = memoryview(b"")  # a writer that gave up takes back what was not sent
+                left, self._queue = len(self._queue), memoryview(b"")  # who gave up takes back what was not sent
+                if on_taken is not None and self.broken is None:
+                    on_taken(len(data) - left)
 
     async def settled(self) -> int:
         """Wait until what was sent up to now is acknowledged; answers the offset behind it. What a program took before

@@ -2,6 +2,8 @@
 
 Whoever drags a window's corner changes the size a hundred times a second, and nothing says how often a client may: only
 the last size counts, so at most one goes out in each `PAUSE_S`.
+
+Those who are attached to one are attached.py's.
 """
 
 from __future__ import annotations
@@ -14,16 +16,19 @@ from bellglass.node.executions.host import Host
 from bellglass.wire import guest
 
 if TYPE_CHECKING:
+    from bellglass.node.executions.attached import Typist
     from bellglass.node.executions.run import Run
 
 PAUSE_S = 0.02
 
 
-class TerminalSize:
+class Terminal:
     """`size`: columns and rows as they were last asked for."""
 
     def __init__(self, run: Run, host: Host, size: tuple[int, int]) -> None:
         self.size = self._sent = size
+        self.typists: dict[str, Typist] = {}
+        """Who is or was attached, by the name that he gave."""
         self._run = run
         self._host = host
         self._timer: asyncio.TimerHandle | None = None

@@ -63,6 +63,7 @@ OPERATIONS: dict[str, Operation] = {
     "execution.list": executions.list_all,
     "execution.output": executions.output,
     "execution.stdin": executions.write_stdin,
+    "execution.attach": executions.attach,
     "execution.resize": executions.resize,
     "execution.signal": executions.send_signal,
     "context.create": contexts.create,

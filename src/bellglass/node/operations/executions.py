@@ -9,7 +9,7 @@ from bellglass.errors import Conflict, InvalidRequest
 from bellglass.link import LinkStream
 from bellglass.model import MAX_TERMINAL
 from bellglass.node.app import Node
-from bellglass.node.executions import registry, render, spec
+from bellglass.node.executions import attached, registry, render, spec
 from bellglass.node.executions.records import Wanted
 from bellglass.node.executions.registry import View
 from bellglass.node.executions.run import Run
@@ -132,6 +132,25 @@ async def write_stdin(node: Node, params: Params, stream: LinkStream) -> None:
     if eof:
         await run.end_input(at())
     await stream.send_head({"result": {"written": written, "offset": stands_at}}, end=True)
+
+
+async def attach(node: Node, params: Params, stream: LinkStream) -> None:
+    """Both directions of a terminal: its output as frames, what is typed and sizes as frames of InputType."""
+    view = _view(node, params)
+    if view.record().get("terminal") is None:
+        raise Conflict(
+            f"execution {view.id} has no terminal",
+            hint="start it with `terminal`; others are read with GET .../output and written to with POST .../stdin",
+        )
+    reading = render.Reading(
+        "frames",
+        params.seconds("keepalive_s", KEEPALIVE_S),
+        offset=params.integer("offset", 0),
+        follow=True,
+        live=params.flag("live"),
+    )
+    active = _live(node, params).active if view.run is not None else None
+    await attached.attach(view, stream, reading, params.text("client", None, limit=64), active)
 
 
 async def resize(node: Node, params: Params, stream: LinkStream) -> None:

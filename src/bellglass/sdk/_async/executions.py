@@ -21,6 +21,7 @@ from bellglass.errors import (
 )
 from bellglass.model import Execution as ExecutionInfo
 from bellglass.sdk._async._compat import call, sleep
+from bellglass.sdk._async.attach import AsyncAttachment
 from bellglass.sdk._async.stdin import AsyncFeeder, AsyncInput
 from bellglass.sdk._async.transport import AsyncTransport
 from bellglass.sdk._commands import Command, as_bytes, cut, terminal_size
@@ -253,6 +254,12 @@ class AsyncExecution:
     async def close_stdin(self) -> None:
         """End its standard input."""
         await self._input.write(b"", eof=True)
+
+    async def attach(self, *, offset: int = 0, live: bool = False) -> AsyncAttachment:
+        """Both directions of its terminal, output from byte `offset` on or, with `live`, from now on. To be closed.
+
+        Raises Conflict when it has no terminal, NotFound, SandboxGone, ConnectionFailed."""
+        return await AsyncAttachment.connect(self._transport, self._path, offset=offset, live=live)
 
     async def resize(self, columns: int, rows: int) -> None:
         """Set the size of its terminal. Raises Conflict when it has none or has ended."""

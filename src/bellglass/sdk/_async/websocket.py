@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from typing import Any, Self
 
 from bellglass.errors import BellglassError, InvalidRequest
-from bellglass.sdk._async._compat import AsyncLock, hang_up
+from bellglass.sdk._async._compat import AsyncLock, half_close, hang_up
 from bellglass.sdk._async.transport import AsyncResponse, AsyncTransport
 from bellglass.sdk._http import FOREIGN, SMALL_READ
 from bellglass.sdk._websocket import (
@@ -32,6 +32,8 @@ from bellglass.sdk._websocket import (
     new_key,
     told_error,
 )
+
+LEAVE_S = 3.0
 
 
 class AsyncWebSocket:
@@ -108,6 +110,24 @@ class AsyncWebSocket:
             await self._write(encode_close(code), quiet=True)
         hang_up(self._stream)
         if not self._reading:  # else it is the reader's: a descriptor closed under it would leave it waiting
+            await self._response.aclose()
+
+    async def leave(self) -> None:
+        """As `aclose`, but so that the server hears of it for sure, also one that waits for this side to read: what it
+        had under way is read and dropped. While another receives, that one does so, until the server has hung up."""
+        if self._closed or self.close_code is not None or self._failure is not None:
+            await self.aclose()
+            return
+        await self._write(encode_close(NORMAL), quiet=True)
+        self._closed = True
+        half_close(self._stream)
+        if not self._reading:
+            try:
+                while await self._stream.read(SMALL_READ, timeout=LEAVE_S):
+                    pass
+            except (*FOREIGN, OSError):
+                pass  # it takes too long, or the connection broke: hung up on either way
+            hang_up(self._stream)
             await self._response.aclose()
 
     async def __aenter__(self) -> Self:

@@ -193,6 +193,15 @@ class Background:
             self._thread.join(_STOP_S)
 
 
+def half_close(stream: httpcore2.NetworkStream) -> None:
+    """Nothing more is sent; what comes can still be read."""
+    sock = stream.get_extra_info("socket")
+    try:
+        sock.shutdown(socket.SHUT_WR)
+    except (OSError, AttributeError):
+        pass  # it is gone already, or is no plain socket: then the server's own close ends it
+
+
 def hang_up(stream: httpcore2.NetworkStream) -> None:
     """Whoever waits for bytes of it finds its end."""
     sock = stream.get_extra_info("socket")

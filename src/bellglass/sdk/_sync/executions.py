@@ -22,6 +22,7 @@ from bellglass.errors import (
 )
 from bellglass.model import Execution as ExecutionInfo
 from bellglass.sdk._sync._compat import call, sleep
+from bellglass.sdk._sync.attach import Attachment
 from bellglass.sdk._sync.stdin import Feeder, Input
 from bellglass.sdk._sync.transport import Transport
 from bellglass.sdk._commands import Command, as_bytes, cut, terminal_size
@@ -254,6 +255,12 @@ class Execution:
     def close_stdin(self) -> None:
         """End its standard input."""
         self._input.write(b"", eof=True)
+
+    def attach(self, *, offset: int = 0, live: bool = False) -> Attachment:
+        """Both directions of its terminal, output from byte `offset` on or, with `live`, from now on. To be closed.
+
+        Raises Conflict when it has no terminal, NotFound, SandboxGone, ConnectionFailed."""
+        return Attachment.connect(self._transport, self._path, offset=offset, live=live)
 
     def resize(self, columns: int, rows: int) -> None:
         """Set the size of its terminal. Raises Conflict when it has none or has ended."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any, Self
 
 from bellglass.errors import BellglassError, InvalidRequest
-from bellglass.sdk._sync._compat import Lock, hang_up
+from bellglass.sdk._sync._compat import Lock, half_close, hang_up
 from bellglass.sdk._sync.transport import Response, Transport
 from bellglass.sdk._http import FOREIGN, SMALL_READ
 from bellglass.sdk._websocket import (
@@ -33,6 +33,8 @@ from bellglass.sdk._websocket import (
     new_key,
     told_error,
 )
+
+LEAVE_S = 3.0
 
 
 class WebSocket:
@@ -109,6 +111,24 @@ class WebSocket:
             self._write(encode_close(code), quiet=True)
         hang_up(self._stream)
         if not self._reading:  # else it is the reader's: a descriptor closed under it would leave it waiting
+            self._response.close()
+
+    def leave(self) -> None:
+        """As `aclose`, but so that the server hears of it for sure, also one that waits for this side to read: what it
+        had under way is read and dropped. While another receives, that one does so, until the server has hung up."""
+        if self._closed or self.close_code is not None or self._failure is not None:
+            self.close()
+            return
+        self._write(encode_close(NORMAL), quiet=True)
+        self._closed = True
+        half_close(self._stream)
+        if not self._reading:
+            try:
+                while self._stream.read(SMALL_READ, timeout=LEAVE_S):
+                    pass
+            except (*FOREIGN, OSError):
+                pass  # it takes too long, or the connection broke: hung up on either way
+            hang_up(self._stream)
             self._response.close()
 
     def __enter__(self) -> Self:

@@ -21,6 +21,7 @@ from bellglass.errors import (
     TooLarge,
 )
 from bellglass.model import CreateExecution, Execution, ExecutionResult, Terminal
+from bellglass.server.executions.attach import relay
 from bellglass.server.executions.bodies import SendSignal
 from bellglass.server.executions.service import in_our_words
 from bellglass.server.executions.validate import choose_format
@@ -29,6 +30,7 @@ from bellglass.server.http.answers import answer, no_content
 from bellglass.server.http.bodies import read_record, send_body
 from bellglass.server.http.context import context_of
 from bellglass.server.http.streams import LinkResponse
+from bellglass.server.http.websockets import Socket
 from bellglass.server.services import principal_of, project_of, services_of
 
 routes = Routes("executions")
@@ -157,6 +159,18 @@ async def stdin(
     with in_our_words():
         result = await send_body(request, stream, principal_of(request).key, services.settings["server.max_file"])
     return answer(result)
+
+
+@routes.socket(ONE + "/attach", "exec.attach", queries=("offset", "live", "client"))
+async def attach(socket: Socket, sandbox_id: str, execution_id: str) -> None:
+    """A terminal over a WebSocket: see attach.py for its messages."""
+    executions = socket.app.state.services.executions
+    offset, live = socket.integer("offset", 0), socket.flag("live")
+    stream = await executions.attach(
+        socket.principal.project, sandbox_id, execution_id, socket.context.request_id,
+        offset=offset, live=live, client=socket.text("client"),
+    )  # fmt: skip
+    await relay(socket, stream)
 
 
 @routes.action(

@@ -14,7 +14,7 @@ from bellglass.link import LinkStream
 from bellglass.model import CreateExecution, Terminal
 from bellglass.server.cluster.base import ClusterEngine
 from bellglass.server.db.reader import Reader
-from bellglass.server.executions.validate import check_size, check_tag, settle
+from bellglass.server.executions.validate import check_client, check_size, check_tag, settle
 from bellglass.server.http.validation import did_you_mean, shown
 from bellglass.server.sandboxes import guard
 from bellglass.server.sandboxes.guard import Target
@@ -112,6 +112,27 @@ class Executions:
         check_size(size)
         target = guard.running(self._reader, project_id, sandbox_id)
         await self._call(target, "execution.resize", execution_id, size.to_json(), request_id)
+
+    async def attach(
+        self,
+        project_id: str,
+        sandbox_id: str,
+        execution_id: str,
+        request_id: str,
+        *,
+        offset: int = 0,
+        live: bool = False,
+        client: str | None = None,
+    ) -> LinkStream:
+        """A stream both ways: frames of OutputType come, frames of InputType go; its end from this side means that the
+        client leaves for good."""
+        check_client(client)
+        target = guard.readable(self._reader, project_id, sandbox_id)
+        params = {
+            **target.ref, "execution_id": check_id(execution_id), "offset": offset, "live": live, "client": client,
+            "keepalive_s": self._keepalive_s,
+        }  # fmt: skip
+        return await self._cluster.open(target.node_id, "execution.attach", params, request_id=request_id, body=True)
 
     # --- for those that answer in a protocol of their own -----------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import posixpath
+import re
 from typing import Any
 
 from bellglass.errors import InvalidCommand, InvalidRequest, NotAcceptable
@@ -25,6 +26,7 @@ from bellglass.server.sandboxes.validate import MAX_PATH_BYTES, check_env, check
 from bellglass.units import format_size, parse_duration
 from bellglass.wire.output import FRAMES, JSON, NDJSON
 
+_CLIENT = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 DEFAULT_TERM = "xterm-256color"
 FORMATS = {JSON: "json", NDJSON: "ndjson", FRAMES: "frames"}
 
@@ -79,6 +81,16 @@ def check_size(size: Terminal) -> None:
                 hint='such as {"cols": 80, "rows": 24}',
                 details={"field": name},
             )
+
+
+def check_client(client: str | None) -> None:
+    """Raises InvalidRequest."""
+    if client is not None and not _CLIENT.fullmatch(client):
+        raise InvalidRequest(
+            f"client: {shown(client)} is not a name of 1 to 64 letters, digits, `-` and `_`",
+            hint="make one of your own at random, and give it again when you come back",
+            details={"field": "client"},
+        )
 
 
 def check_tag(tag: str | None) -> None:
