@@ -39,6 +39,7 @@ NOUNS: dict[str, Noun] = {
     "exec": Noun("bellglass.cli.exec:command", "Run a command in a sandbox."),
     "run-code": Noun("bellglass.cli.run_code:command", "Run code in a sandbox's interpreter, which keeps its state."),
     "cp": Noun("bellglass.cli.cp:command", "Copy files and folders into and out of a sandbox."),
+    "watch": Noun("bellglass.cli.watch:command", "Show what changes in a folder of a sandbox, as it happens."),
     "logs": Noun("bellglass.cli.logs:command", "Show an execution's output."),
     "metrics": Noun("bellglass.cli.metrics:command", "Show what a sandbox uses, now or over time."),
     "events": Noun("bellglass.cli.events:command", "Show or follow what happened, refused egress among it."),

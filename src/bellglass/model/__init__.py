@@ -20,6 +20,7 @@ from bellglass.model.executions import ExecutionResult as ExecutionResult
 from bellglass.model.executions import Terminal as Terminal
 from bellglass.model.files import FileEvent as FileEvent
 from bellglass.model.files import FileInfo as FileInfo
+from bellglass.model.files import SignedUrl as SignedUrl
 from bellglass.model.logs import LogLine as LogLine
 from bellglass.model.logs import LogPage as LogPage
 from bellglass.model.metrics import SandboxMetrics as SandboxMetrics

@@ -49,3 +49,14 @@ class FileEvent(Record):
     """From the watched folder; "." is that folder."""
     dir: bool = False
     cookie: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SignedUrl(Record):
+    """A URL that reads or writes one file without a key."""
+
+    url: str
+    """At the address by which it was asked for."""
+    target: str
+    """Path and query of it."""
+    expires_at: str

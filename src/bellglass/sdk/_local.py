@@ -156,6 +156,32 @@ def octal(permissions: int | str | None) -> str | None:
     return f"{value:04o}"
 
 
+def write_query(
+    path: str | PurePath,
+    permissions: int | str | None,
+    parents: bool,
+    exclusive: bool,
+    in_place: bool,
+    offset: int | None,
+    truncate: bool | None,
+    user: str | None,
+    owner: str | None,
+) -> dict[str, Any]:
+    if offset is not None and not in_place:
+        raise invalid("offset", offset, "is for in_place=True only")
+    return {
+        "path": text_path(path),
+        "mode": "in_place" if in_place else None,
+        "offset": offset,
+        "truncate": truncate,
+        "parents": parents,
+        "permissions": octal(permissions),
+        "exclusive": exclusive or None,
+        "user": user,
+        "owner": owner,
+    }
+
+
 def attributes_header(attributes: Mapping[str, str] | None) -> dict[str, str]:
     return {} if attributes is None else {"x-bellglass-attributes": json.dumps(dict(attributes))}
 

@@ -43,6 +43,8 @@ from bellglass.server.executions.service import Executions
 from bellglass.server.files.folders import routes as folder_routes
 from bellglass.server.files.routes import routes as file_routes
 from bellglass.server.files.service import Files
+from bellglass.server.files.signed import routes as signed_routes
+from bellglass.server.files.signing import Signing
 from bellglass.server.files.watch import routes as watch_routes
 from bellglass.server.http import errors
 from bellglass.server.http.context import Context, Gateway
@@ -80,8 +82,9 @@ from bellglass.settings import Settings
 from bellglass.spare_memory import give_back
 
 FEATURES = (
-    sandbox_routes, execution_routes, file_routes, folder_routes, watch_routes, template_routes, pool_routes,
-    key_routes, limit_routes, system_routes, quarantine_routes, network_routes, port_routes, event_routes, e2b_routes,
+    sandbox_routes, execution_routes, file_routes, folder_routes, watch_routes, signed_routes, template_routes,
+    pool_routes, key_routes, limit_routes, system_routes, quarantine_routes, network_routes, port_routes,
+    event_routes, e2b_routes,
     metrics_routes, log_routes, context_routes,
 )  # fmt: skip
 
@@ -221,6 +224,7 @@ class Application:
             executions=Executions(reader, cluster, self._settings["server.keepalive"]),
             contexts=Contexts(reader, cluster, self._settings["server.keepalive"]),
             files=Files(reader, cluster),
+            signing=Signing(secret, auth),
             quarantine=quarantine,
             pools=pools,
             networks=networks,

@@ -18,6 +18,7 @@ from bellglass.server.events.service import Events
 from bellglass.server.events.sinks.ship import Shipper
 from bellglass.server.executions.service import Executions
 from bellglass.server.files.service import Files
+from bellglass.server.files.signing import Signing
 from bellglass.server.http.context import context_of
 from bellglass.server.http.websockets import Socket
 from bellglass.server.identity.callers import Callers
@@ -52,6 +53,7 @@ class Services:
     executions: Executions
     contexts: Contexts
     files: Files
+    signing: Signing
     quarantine: Quarantine
     pools: Pools
     networks: Networks

@@ -28,7 +28,7 @@ BOX = {
 }  # fmt: skip
 FILES = {
     "download", "download_dir", "exists", "list", "mkdir", "move", "read_bytes", "read_stream", "read_text", "remove",
-    "stat", "upload", "upload_dir", "watch", "write_bytes", "write_text",
+    "sign", "stat", "upload", "upload_dir", "watch", "write_bytes", "write_text",
 }  # fmt: skip
 NETWORK = {"get", "set"}
 PORT = {"info", "port", "revoke_tokens", "token", "token_url", "unpublish", "url", "visibility"}

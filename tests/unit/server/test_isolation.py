@@ -20,7 +20,11 @@ MALFORMED = ("x", "sb", UNKNOWN.upper(), UNKNOWN + "7", UNKNOWN + "%0A", "%00", 
 
 @pytest.fixture(scope="module")
 def operations(harness: Harness) -> list[tuple[str, str, dict[str, Any], dict[str, Any]]]:
-    """(method, path, request, operation) of each route with a sandbox's id."""
+    """(method, path, request, operation) of each route with a sandbox's id that asks for a key."""
+    return [each for each in of_sandboxes(harness) if "security" in each[3]]
+
+
+def of_sandboxes(harness: Harness) -> list[tuple[str, str, dict[str, Any], dict[str, Any]]]:
     document = harness.client(None).get("/v1/openapi.json").json()
     return [
         (method.upper(), path, example(document, operation), operation)
@@ -66,6 +70,20 @@ def test_the_matrix(harness: Harness, operations: Any) -> None:
             continue
         answer = ask(ours, method, path, box, request)
         assert answer.status_code < 300, (operation["operationId"], answer.text)
+
+
+def test_signed_urls_say_nothing_of_what_is_there(harness: Harness) -> None:
+    """Without a key all answer alike: the signature is wrong."""
+    box = harness.project("ours").post("/v1/sandboxes", json={}).json()["id"]
+    public = [each for each in of_sandboxes(harness) if "security" not in each[3]]
+    assert {operation["operationId"] for *_, operation in public} == {
+        "file.read_signed", "file.head_signed", "file.write_signed"
+    }  # fmt: skip
+    for method, path, _, operation in public:
+        request = {"params": {"path": "x", "expires": 2**40, "key": "ky", "signature": "s"}}
+        answers = [ask(harness.client(None), method, path, other, request) for other in (box, UNKNOWN, *MALFORMED)]
+        assert {answer.status_code for answer in answers} == {403}, operation["operationId"]
+        assert len({len(answer.content) for answer in answers}) == 1
 
 
 def test_ids_in_other_places(harness: Harness) -> None:

@@ -32,8 +32,8 @@ from bellglass.sdk._local import (
     range_header,
     spool,
     text_path,
+    write_query,
 )
-from bellglass.sdk._options import invalid
 from bellglass.sdk._tar import Extraction, pack, plan
 
 # The node syncs to disk before it answers, and a folder of a million files takes its time to go.
@@ -152,7 +152,9 @@ class Files:
         if isinstance(data, str):
             raise TypeError("write_bytes() takes bytes; write_text() takes text")
         raw = bytes(data)
-        query = self._write_query(path, permissions, parents, exclusive, in_place, offset, truncate, user, owner)
+        query = target(
+            self._path, write_query(path, permissions, parents, exclusive, in_place, offset, truncate, user, owner)
+        )
         answer = self._transport.request(
             "PUT",
             query,
@@ -184,7 +186,7 @@ class Files:
         along unless `permissions` says otherwise. Raises what `write_bytes` raises, and OSError for the local file."""
         with Sized(local) as source:
             mode = permissions if permissions is not None else source.permissions
-            query = self._write_query(remote, mode, parents, exclusive, False, None, None, user, owner)
+            query = target(self._path, write_query(remote, mode, parents, exclusive, False, None, None, user, owner))
             digest = hashlib.sha256()
             copied = Copied(source.size, on_progress)
 
@@ -203,33 +205,6 @@ class Files:
                 read_timeout_s=_DISK_TIMEOUT_S,
             )
         return _stored(answer.json(), digest.hexdigest(), remote)
-
-    def _write_query(
-        self,
-        path: _RemotePath,
-        permissions: int | str | None,
-        parents: bool,
-        exclusive: bool,
-        in_place: bool,
-        offset: int | None,
-        truncate: bool | None,
-        user: str | None,
-        owner: str | None,
-    ) -> str:
-        if offset is not None and not in_place:
-            raise invalid("offset", offset, "is for in_place=True only")
-        query = {
-            "path": text_path(path),
-            "mode": "in_place" if in_place else None,
-            "offset": offset,
-            "truncate": truncate,
-            "parents": parents,
-            "permissions": octal(permissions),
-            "exclusive": exclusive or None,
-            "user": user,
-            "owner": owner,
-        }
-        return target(self._path, query)
 
     # Folders
 
@@ -334,6 +309,20 @@ class Files:
         Raises FileMissing, FileTypeMismatch (no folder), LimitExceeded (too many watches, or folders in one)."""
         query = {"path": text_path(path), "recursive": recursive or None, "user": user}
         return Watch.open(self._transport, target(f"{self._path}/watch", query))
+
+    def sign(
+        self,
+        path: _RemotePath,
+        operation: str = "read",
+        *,
+        expires_in: float | str = "1h",
+        user: str | None = None,
+    ) -> str:
+        """A URL that needs no key: `GET` reads the file, with `operation="write"` `PUT` writes it. It is valid for
+        `expires_in` (seconds or "15m", at most 7 days), or until this key is revoked."""
+        body = {"path": text_path(path), "operation": operation, "expires_in": expires_in, "user": user}
+        signed = self._transport.request("POST", f"{self._path}/sign", json=body, idempotent=True)
+        return self._transport.api_url + str(signed.json()["target"])
 
     def mkdir(
         self,

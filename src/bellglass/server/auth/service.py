@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import re
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from starlette.datastructures import Headers
 
@@ -53,6 +53,13 @@ class Auth:
             raise Forbidden("this needs the admin key", hint="it lies in admin.key of the data folder")
         return principal
 
+    def of_key(self, key_id: str) -> Principal | None:
+        """The principal of a project's key that is known by its id alone; None if there is none, or it was revoked."""
+        principal = self._by_key.get(key_id)
+        if principal is None and (row := self._reader.inline(store.active_key_of_id, key_id)) is not None:
+            principal = self._remember(row)
+        return principal
+
     def forget(self, key_id: str) -> None:
         """A key was revoked: refuse it from now on and cut the streams that it started."""
         principal = self._by_key.pop(key_id, None)
@@ -83,6 +90,10 @@ class Auth:
         row = self._reader.inline(store.active_key, digest)
         if row is None:
             return None
+        return self._remember(row)
+
+    def _remember(self, row: Any) -> Principal:
+        digest = row.secret_sha256
         principal = Principal(row.id, row.project_id, row.project_name, KeyState(row.id, digest))
         self._known[digest] = self._by_key[row.id] = principal
         return principal

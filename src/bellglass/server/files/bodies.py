@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bellglass.model import Record
+from bellglass.server.files.signing import DEFAULT_LIFETIME
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,3 +29,13 @@ class MoveFile(Record):
     user: str | None = None
     owner: str | None = None
     """Whose the folders that `parents` makes become."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignFile(Record):
+    """`operation`: read or write. `expires_in`: seconds or such as "15m", at most 7 days."""
+
+    path: str
+    operation: str = "read"
+    expires_in: int | float | str = DEFAULT_LIFETIME
+    user: str | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from fastapi import Query, Request
@@ -55,6 +56,12 @@ User = Annotated[str | None, Query(description="who acts; by default the sandbox
 )  # fmt: skip
 async def read(request: Request, sandbox_id: str, path: Path, user: User = None) -> Response:
     """The bytes of a file. `X-Bellglass-File-Info` holds its FileInfo as JSON."""
+    return await answer_read(request, sandbox_id, path, user)
+
+
+async def answer_read(
+    request: Request, sandbox_id: str, path: str, user: str | None, *, headers: Mapping[str, str] | None = None
+) -> Response:
     files, project, request_id = services_of(request).files, project_of(request), context_of(request).request_id
     params: dict[str, Any] = {"path": path, "user": user}
     wanted = ranges.parse(request.headers.get("range"))
@@ -64,16 +71,22 @@ async def read(request: Request, sandbox_id: str, path: Path, user: User = None)
         span = ranges.resolve(wanted, info["size"])
         params.update(offset=span.offset, length=span.length)
     stream = await files.open(project, sandbox_id, "file.read", params, request_id)
-    return LinkResponse(stream, principal_of(request).key, lambda head: file_head(head["result"], span))
+    return LinkResponse(stream, principal_of(request).key, lambda head: file_head(head["result"], span, headers))
 
 
 @routes.action("HEAD", FILES, "file.head", answer=OCTETS, errors=READING)
 async def head(request: Request, sandbox_id: str, path: Path, user: User = None) -> Response:
     """The headers that GET would have, without the bytes."""
+    return await answer_head(request, sandbox_id, path, user)
+
+
+async def answer_head(
+    request: Request, sandbox_id: str, path: str, user: str | None, *, headers: Mapping[str, str] | None = None
+) -> Response:
     info = await services_of(request).files.stat_file(
         project_of(request), sandbox_id, path, user, context_of(request).request_id
     )
-    rendered = file_head({"info": info, "length": info["size"]}, None)
+    rendered = file_head({"info": info, "length": info["size"]}, None, headers)
     return Response(None, rendered.status, dict(rendered.headers))
 
 
@@ -170,13 +183,14 @@ async def archive_write(
     return answer(await send_body(request, stream, principal_of(request).key, limit, whole_frames=True))
 
 
-def file_head(result: dict[str, Any], span: ranges.Span | None) -> Head:
+def file_head(result: dict[str, Any], span: ranges.Span | None, more: Mapping[str, str] | None = None) -> Head:
     """Status and headers for the node's `{"info", "length"}`. A file that shrank since it was measured gives less."""
     headers = {
         "content-type": OCTETS,
         "content-length": str(result["length"]),
         "accept-ranges": "bytes",
         "x-bellglass-file-info": json.dumps(result["info"], separators=(",", ":")),
+        **(more or {}),
     }
     if span is None:
         return Head(200, headers)
