@@ -46,7 +46,7 @@ test-long: as-root setup-test agent template template-interpreter ## the same wi
 test-compat: as-root setup-test agent template ## the clients of other products against our versions of their APIs (root)
 	@$(VENV)/bin/python -m pytest tests/compat
 
-bench: as-root setup agent template ## the speed table, peers side by side (root)
+bench: as-root setup agent template template-interpreter ## the speed table, peers side by side (root)
 	@$(VENV)/bin/python -m benchmarks
 
 check: setup ## style and types only

@@ -16,14 +16,15 @@ FULL_TIMEOUT_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """`size` members of `base`, which creates with the options `shape` take."""
+    """`size` members of a template, which creates with the options `shape` take."""
 
     pools: WarmPools
     size: int
+    template: str = "base"
 
     @property
     def status(self) -> Any:
-        return self.pools.get("base").status
+        return self.pools.get(self.template).status
 
     def wait_full(self) -> None:
         """Until all members are ready and nothing is under way. Raises TimeoutError."""
@@ -35,13 +36,13 @@ class Pool:
 
 
 @contextmanager
-def warm_pool(bench: Bench, size: int, **shape: Any) -> Iterator[Pool]:
+def warm_pool(bench: Bench, size: int, template: str = "base", **shape: Any) -> Iterator[Pool]:
     """Full when the block begins; deleted at its end, with its members."""
     with WarmPools(api_url=bench.stack.api_url, admin_key=bench.stack.admin_key) as pools:
-        pools.set("base", size=size, **shape)
-        pool = Pool(pools, size)
+        pools.set(template, size=size, **shape)
+        pool = Pool(pools, size, template)
         try:
             pool.wait_full()
             yield pool
         finally:
-            pools.delete("base")
+            pools.delete(template)

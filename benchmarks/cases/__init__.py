@@ -18,6 +18,7 @@ CASES = {
     "transfer-4gib": "benchmarks.cases.transfer_4gib",
     "output": "benchmarks.cases.output",
     "e2b": "benchmarks.cases.e2b",
+    "run-code": "benchmarks.cases.run_code",
     "preview": "benchmarks.cases.preview",
     "idle": "benchmarks.cases.idle",
     "recovery": "benchmarks.cases.recovery",
