@@ -200,6 +200,7 @@ async def test_a_template_without_a_host_says_so_and_leaves_nothing(
         await Kernel(kernel.box, "bash").lines("1")
     with pytest.raises(NotFound):
         await one.lines("1")
+    assert [row["id"] for row in (await kernel.box.call("context.list"))["contexts"]] == ["python"]
 
 
 # --- kernels that end ---------------------------------------------------------------------------------------------
@@ -445,6 +446,22 @@ async def test_a_sandbox_that_is_deleted_ends_its_runs_with_its_own_error(kernel
     assert last["status"] == "lost" and last["error"]["code"] == "sandbox_gone"
     with pytest.raises((SandboxGone, AgentLost)):
         await queued
+
+
+@in_a_node
+async def test_a_sandbox_that_is_deleted_under_a_create_ends_it_and_leaves_no_row(kernel: Kernel, node: Bench) -> None:
+    Path(host.PROGRAM).write_text("#!/bin/sh\nexec sleep 60\n")  # it is never ready
+    one = Kernel(kernel.box, new_id())
+    creating = asyncio.create_task(one.create())
+    while not (live := node.node.sandboxes.running()[0]).executions.running:
+        await asyncio.sleep(0.01)
+    assert [row.id for row in live.context_rows.of(kernel.box.id)] == [one.id]
+    await node.delete(kernel.box)
+    with pytest.raises((SandboxGone, AgentLost)):
+        await asyncio.wait_for(creating, 20)
+    async with asyncio.timeout(20):
+        while node.node.records.contexts.of(kernel.box.id):
+            await asyncio.sleep(0.01)
 
 
 @in_a_node

@@ -278,5 +278,6 @@ class Context:
         return self.died("protocol", f"{_SAID['protocol']}: {how}")
 
     def _store(self, row: StoredContext) -> None:
-        self.live.context_rows.put(self.live.sandbox_id, row)
+        if not self.live.closed:
+            self.live.context_rows.put(self.live.sandbox_id, row)
         self.row = row

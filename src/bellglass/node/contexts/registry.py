@@ -67,9 +67,16 @@ class Contexts:
         try:
             await context.start(around)
         except BellglassError:
-            await self.delete(context)
+            if not self._live.closed:
+                await self.delete(context)
             raise
         return context
+
+    def drop_unused(self, context: Context) -> None:
+        """A default one that could not be started for its first run."""
+        if context.id in LANGUAGES and not context.row.runs and not self._live.closed:
+            self._live.context_rows.remove(self._live.sandbox_id, context.id)
+            self._all().pop(context.id, None)
 
     async def delete(self, context: Context) -> None:
         """Until all its processes are dead."""

@@ -12,7 +12,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from bellglass.errors import AgentLost, BellglassError, Conflict, KernelDied
+from bellglass.errors import AgentLost, BellglassError, Conflict, KernelDied, NotFound
 from bellglass.node.contexts import host
 from bellglass.node.contexts.answers import Answer
 from bellglass.node.contexts.lines import HostBroken, HostEvent
@@ -96,7 +96,10 @@ class ContextRun:
         if self._adopted and not self._started:
             # The node may have been killed in the middle of the line. A host that had it whole knows the id.
             self._send(host.run_line(self.row.id, code, env))
-        view = self._live.executions.view(self.row.execution_id)
+        try:
+            view = self._live.executions.view(self.row.execution_id)
+        except NotFound:
+            raise _output_gone(self.row.id) from None
         reading = Reading(view, max(after or 0, self.row.start), self._live.session.budget)
         hold = view.run is not None and not self.ended.is_set()
         if hold and view.run is not None:

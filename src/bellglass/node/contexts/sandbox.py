@@ -16,6 +16,10 @@ class ContextSandbox(Protocol):
     context_rows: ContextRows
 
     @property
+    def closed(self) -> bool:
+        """It has ended, or its node stops: nothing is begun or stored any more."""
+
+    @property
     def frozen(self) -> bool:
         """Its executions stand still."""
 

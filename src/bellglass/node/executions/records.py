@@ -149,8 +149,8 @@ class Records:
 
     def sandbox_ids(self) -> set[str]:
         """Of which there are records."""
-        rows = self._db.execute("select sandbox_id from executions union select sandbox_id from streams")
-        return {row[0] for row in rows}
+        union = " union ".join(f"select sandbox_id from {table}" for table in ("executions", "streams", "contexts"))
+        return {row[0] for row in self._db.execute(union)}
 
     def page(self, sandbox_id: str, wanted: Wanted) -> list[StoredExecution]:
         """The newest first, by id (ULIDs grow with time). The pid counts of those that have ended: of one that runs its

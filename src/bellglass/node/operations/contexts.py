@@ -8,7 +8,7 @@ import json
 from typing import Any
 
 from bellglass import ids
-from bellglass.errors import InvalidRequest, NotFound
+from bellglass.errors import InvalidRequest, NotFound, NotSupported
 from bellglass.link import LinkStream
 from bellglass.model import MAX_CODE_BYTES
 from bellglass.node.app import Node
@@ -74,9 +74,14 @@ async def run(node: Node, params: Params, stream: LinkStream) -> None:
         raise InvalidRequest(f"accept: {accept!r} is none of {', '.join(_ANSWERS)}", details={"field": "accept"})
     code, quiet_s = _code(params), params.seconds("keepalive_s", KEEPALIVE_S)
     around = await _around(node, params)
-    context = _live(node, params).contexts.get_or_default(params.text("context_id", limit=64), around)
+    contexts = _live(node, params).contexts
+    context = contexts.get_or_default(params.text("context_id", limit=64), around)
     answer = _ANSWERS[accept](stream)
-    begun = await _begun(context, code, around, answer, quiet_s)
+    try:
+        begun = await _begun(context, code, around, answer, quiet_s)
+    except NotSupported:
+        contexts.drop_unused(context)
+        raise
     await begun.deliver(answer, after=params.integer("after", None), code=code.code, env=code.env, quiet_s=quiet_s)
 
 
