@@ -6,7 +6,9 @@ import base64
 import time
 from collections.abc import Iterator
 
-from tests.compat.envd_wire import Live, Wire, command, envelope, output_of
+from bellglass import Sandbox
+from bellglass.testing.stack import Stack
+from tests.compat.envd_wire import Live, Wire, command, envelope, output_of, upload
 
 
 def test_keepalives_come_after_silence(wire: Wire) -> None:
@@ -94,3 +96,47 @@ def test_a_client_that_is_slow_gets_every_byte(wire: Wire) -> None:
         size += len(tail)
     live.close()
     assert (size, tail[-4:]) == (150_000_004, b"end\n")
+
+
+def test_executions_of_interpreters_are_nobodys_processes(wire: Wire, stack: Stack, e2b_key: str) -> None:
+    box = Sandbox.connect(wire.sandbox_id, api_url=stack.api_url, api_key=e2b_key)
+    try:
+        kernel = box.start(["sleep", "600"], tag="context:hidden")
+        shown = box.start(["sleep", "600"], tag="shown")
+        pids = {execution.id: execution.pid for execution in box.executions(state="running")}
+        listed = wire.unary("process.Process/List", {}).json["processes"]
+        assert [process["tag"] for process in listed] == ["shown"]
+        for selector, status in (
+            ({"pid": pids[kernel.id]}, 404),
+            ({"tag": "context:hidden"}, 404),
+            ({"tag": "shown"}, 200),
+        ):
+            message = {"process": selector, "signal": "SIGNAL_SIGKILL"}
+            assert wire.unary("process.Process/SendSignal", message).status == status
+        kernel.signal("SIGKILL")
+        for execution in (kernel, shown):
+            execution.wait()
+    finally:
+        box.close()
+    answer = wire.stream("process.Process/Start", command("true", tag="context:mine"))
+    assert answer.messages[-1][1]["error"]["code"] == "invalid_argument"
+
+
+def test_a_watch_on_the_wire(wire: Wire) -> None:
+    wire.unary("filesystem.Filesystem/MakeDir", {"path": "/tmp/watched"})
+    live = Live(wire, "filesystem.Filesystem/WatchDir", {"path": "/tmp/watched"}, Keepalive_Ping_Interval="1")
+    assert live.next() == (0, {"start": {}})
+    assert live.next() == (0, {"keepalive": {}})
+    upload(wire, "/tmp/watched/file", b"x")
+    kinds = [live.next()[1]["filesystem"] for _ in range(3)]
+    assert kinds == [{"name": "file", "type": f"EVENT_TYPE_{kind}"} for kind in ("CREATE", "CHMOD", "WRITE")]
+    live.close()
+    unknown = wire.unary("filesystem.Filesystem/GetWatcherEvents", {"watcherId": "never"})
+    assert (unknown.status, unknown.json["code"]) == (404, "not_found")
+    made = [wire.unary("filesystem.Filesystem/CreateWatcher", {"path": "/tmp/watched"}) for _ in range(70)]
+    ids = [answer.json["watcherId"] for answer in made if answer.status == 200]
+    assert 0 < len(ids) <= 64
+    assert {answer.json["code"] for answer in made if answer.status != 200} == {"resource_exhausted"}
+    for watcher in ids:
+        assert wire.unary("filesystem.Filesystem/RemoveWatcher", {"watcherId": watcher}).json == {}
+    assert wire.unary("filesystem.Filesystem/GetWatcherEvents", {"watcherId": ids[0]}).status == 404

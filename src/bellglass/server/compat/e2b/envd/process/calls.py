@@ -28,6 +28,9 @@ async def start(call: Call, message: Message, client: Client) -> AsyncGenerator[
     process = message.message("process")
     if process is None or not process.text("cmd"):
         raise ConnectError("invalid_argument", "process.cmd: is missing")
+    tag = message.text("tag") or None
+    if selector.is_hidden({"tag": tag}):
+        raise ConnectError("invalid_argument", f"tag: {tag!r} is kept for interpreters")
     size = _size(message)
     body = CreateExecution(
         id=new_ulid(),
@@ -38,7 +41,7 @@ async def start(call: Call, message: Message, client: Client) -> AsyncGenerator[
         timeout=call.timeout_s,
         stdin_open=size is None and message.flag("stdin", True),
         terminal=size,
-        tag=message.text("tag") or None,
+        tag=tag,
     )
     execution_id, stream = await call.services.executions.start_following(
         call.project_id, call.sandbox_id, body, call.request_id, keepalive_s=call.keepalive_s

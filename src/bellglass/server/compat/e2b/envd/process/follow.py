@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 
 from bellglass.errors import InternalError, NodeUnavailable, from_dict
 from bellglass.link import LinkStream
@@ -84,13 +85,17 @@ class Follower:
         return events.start(pid)
 
     async def _attach_again(self) -> None:
+        """Raises Cut when the server goes down, NodeUnavailable when the node does not come back."""
         services = self._call.services
-        if services.events.feed.closed:
-            raise Cut
-        if not await services.cluster.wait_up(asyncio.get_running_loop().time() + NODE_WAIT_S):
-            raise NodeUnavailable("the node does not answer")
-        self._stream = await services.executions.output(
-            self._call.project_id, self._call.sandbox_id, self._execution_id, "frames", self._call.request_id,
-            offset=self._offset or 0, follow=True, live=self._offset is None, holds=True,
-            keepalive_s=self._call.keepalive_s,
-        )  # fmt: skip
+        deadline = asyncio.get_running_loop().time() + NODE_WAIT_S
+        while not services.events.feed.closed:
+            if not await services.cluster.wait_up(deadline):
+                raise NodeUnavailable("the node does not answer")
+            with suppress(NodeUnavailable):  # the link had broken, and nobody had noticed yet
+                self._stream = await services.executions.output(
+                    self._call.project_id, self._call.sandbox_id, self._execution_id, "frames", self._call.request_id,
+                    offset=self._offset or 0, follow=True, live=self._offset is None, holds=True,
+                    keepalive_s=self._call.keepalive_s,
+                )  # fmt: skip
+                return
+        raise Cut
