@@ -49,6 +49,7 @@ NOUNS: dict[str, Noun] = {
     "unpublish": Noun("bellglass.cli.publish:unpublish", "Take the URL of a port away."),
     "ports": Noun("bellglass.cli.publish:ports", "List the published ports of a sandbox."),
     "previews": Noun("bellglass.cli.previews:app", "Published ports of this installation: ca."),
+    "presets": Noun("bellglass.cli.presets:app", "What the node's package tools open: renew."),
     "keys": Noun("bellglass.cli.keys:app", "API keys: create, ls, rm."),
     "compat": Noun("bellglass.cli.compat:app", "Programs written for other platforms: e2b."),
     "limits": Noun("bellglass.cli.limits:app", "Limits of projects: show, set."),

@@ -311,6 +311,7 @@ def test_help_of_every_noun(run: Callable[..., Done]) -> None:
             "keys",
             "limits",
             "pools",
+            "presets",
             "previews",
             "quarantine",
             "templates",

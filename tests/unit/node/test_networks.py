@@ -12,6 +12,7 @@ from pool_calls import apply, pool, ready
 
 from bellglass import errors
 from bellglass.model import SandboxSpec
+from bellglass.node.net.presets import Preset
 
 OPEN = {"mode": "open", "rules": []}
 DENY = {"mode": "deny", "rules": []}
@@ -183,5 +184,28 @@ def test_a_spec_of_the_first_release_has_deny(run: Any, tmp_path: Path) -> None:
             assert journalled(node, box) == ("deny", 1)
             [listed] = (await node.link.call("sandbox.list", {}))["sandboxes"]
             assert listed["network_generation"] == 1
+
+    run(scenario())
+
+
+def test_running_sandboxes_follow_presets_that_are_renewed(run: Any) -> None:
+    async def scenario() -> None:
+        async with bench() as node:
+            node.node.sandboxes.egress = egress = Egress()
+            presets = node.node.sandboxes.presets
+            stale = {"host": "mirror.example", "ports": [80], "protocol": "tcp", "origin": "preset:apt"}
+            presets._found["apt"] = Preset((stale,))
+            follows, other = await node.create(), await node.create()
+            await change(follows, {"presets": ["apt"], "allow": RULES["allow"]}, 2)
+            await change(other, RULES, 2)
+            assert egress.policies[follows.id] == (2, {"mode": "rules", "rules": [*DOCUMENT["rules"], stale]})
+            egress.policies.clear()
+            answer = await node.link.call("node.renew_presets", {})
+            found = answer["presets"]["apt"]["rules"]
+            assert answer["sandboxes"] == [follows.id] and found and stale not in found
+            assert egress.policies == {follows.id: (2, {"mode": "rules", "rules": [*DOCUMENT["rules"], *found]})}
+            egress.policies.clear()
+            assert await node.link.call("node.renew_presets", {}) == {**answer, "sandboxes": []}
+            assert egress.policies == {}
 
     run(scenario())

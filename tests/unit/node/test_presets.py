@@ -183,3 +183,28 @@ def test_one_with_a_problem_is_tried_again(run: Any, index: str, monkeypatch: py
         assert [rule["host"] for rule in (await moved.document(pip))["rules"]] == ["other.example"]
 
     run(scenario())
+
+
+def test_renewing_asks_again_and_keeps_what_there_was_in_trouble(
+    run: Any, index: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = NetworkPolicy(presets=["pip"], allow=[])
+    kept: dict[str, str] = {}
+
+    async def scenario() -> None:
+        made = presets(kept)
+        monkeypatch.setenv("PIP_INDEX_URL", index + "/simple")
+        first = await made.document(network)
+        assert {rule.get("host") for rule in first["rules"]} >= {"files.test"}
+        monkeypatch.setenv("PIP_INDEX_URL", index + "/more")
+        assert await made.document(network) == first, "it is asked once"
+        assert (await made.renew(["pip"]))["pip"].problem is None
+        second = await made.document(network)
+        assert {rule.get("host") for rule in second["rules"]} >= {"more.test"} and second != first
+        assert (await made.variables(network))["PIP_INDEX_URL"] == index + "/more"
+        monkeypatch.setenv("PIP_INDEX_URL", index + "/nowhere")
+        assert (await made.renew(["pip"]))["pip"].problem is not None
+        assert await made.document(network) == second
+        assert await presets(kept).document(network) == second, "and a node that starts again has it too"
+
+    run(scenario())

@@ -10,18 +10,19 @@ import asyncio
 import logging
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bellglass import faultpoints
 from bellglass.errors import NodeUnavailable, NotFound, NotSupported, SandboxFailed
 from bellglass.link.credential import Caller
-from bellglass.model import Network, SandboxSpec
+from bellglass.model import Network, NetworkPolicy, SandboxSpec
 from bellglass.node import sandboxes
 from bellglass.node.drivers.base import HasNetwork
 from bellglass.node.journal import SandboxRow
 
 if TYPE_CHECKING:
     from bellglass.node.live import LiveSandbox
+    from bellglass.node.net.presets import Preset
     from bellglass.node.sandboxes import Sandboxes
 
 APPLY_S = 20.0
@@ -104,6 +105,29 @@ async def push(node: Sandboxes, sandbox_id: str, spec: SandboxSpec) -> None:
             "the network could not be changed: proxy or resolver don't answer",
             hint="until they are back nothing passes, and then it is changed; `bellglass status` shows them",
         ) from None
+
+
+class Renewed(NamedTuple):
+    presets: dict[str, Preset]
+    """Those that running sandboxes have."""
+    sandboxes: list[str]
+    """Whose rules have changed by it."""
+
+
+async def renew_presets(node: Sandboxes) -> Renewed:
+    """The tools of this host are set up anew: running sandboxes with presets follow. Raises NodeUnavailable when proxy
+    or resolver are down: then nothing passes, and they get it when they are back."""
+    wished = {live: live.spec.network for live in node.running()}
+    having = {live: network for live, network in wished.items() if isinstance(network, NetworkPolicy)}
+    before = {live: await node.presets.document(network) for live, network in having.items()}
+    found = await node.presets.renew(sorted({name for network in having.values() for name in network.presets}))
+    changed = [live for live, network in having.items() if await node.presets.document(network) != before[live]]
+    # Each has its own wait for a proxy that is away, and none keeps the others from theirs.
+    done = await asyncio.gather(*(push(node, live.sandbox_id, live.spec) for live in changed), return_exceptions=True)
+    for outcome in done:
+        if isinstance(outcome, BaseException):
+            raise outcome
+    return Renewed(found, [live.sandbox_id for live in changed])
 
 
 async def open_claimed(node: Sandboxes, sandbox_id: str, spec: SandboxSpec) -> None:

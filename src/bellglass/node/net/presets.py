@@ -60,6 +60,17 @@ class Presets:
         found = await asyncio.gather(*(self._get(name) for name in wanted))
         return dict(zip(wanted, found, strict=True))
 
+    async def renew(self, names: Sequence[str]) -> dict[str, Preset]:
+        """Ask the tools again. A preset that now has a problem keeps what it opened, and is answered with the
+        problem."""
+        renewed = {}
+        for name in names:
+            before = self._found.pop(name, None) or self._remembered.get(name)
+            renewed[name] = await self._get(name)
+            if renewed[name].problem is not None and before is not None:
+                self._found[name] = before
+        return renewed
+
     async def _known(self, name: str) -> Preset:
         """Without asking the tools, where an earlier node has."""
         if name in self._found or self._urls.get(name):

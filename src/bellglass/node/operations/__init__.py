@@ -52,6 +52,7 @@ OPERATIONS: dict[str, Operation] = {
     "sandbox.metrics": metrics.history,
     "sandbox.network": network.get,
     "node.presets": network.presets,
+    "node.renew_presets": network.renew_presets,
     "pool.apply": pools.apply,
     "pool.list": pools.list_all,
     "pool.take": pools.take,

@@ -1,4 +1,4 @@
-"""sandbox.set_network, sandbox.network and node.presets."""
+"""sandbox.set_network, sandbox.network, node.presets and node.renew_presets."""
 
 from __future__ import annotations
 
@@ -40,6 +40,13 @@ async def presets(node: Node, params: Params, stream: LinkStream) -> None:
     found = await node.sandboxes.presets.find(names)
     told = {name: found[name].to_json() if name in found else {} for name in PRESETS}
     await stream.send_head({"result": {"presets": told}}, end=True)
+
+
+async def renew_presets(node: Node, params: Params, stream: LinkStream) -> None:
+    """Those that running sandboxes have, and the ids of the sandboxes whose rules changed."""
+    renewed = await networks.renew_presets(node.sandboxes)
+    told = {name: preset.to_json() for name, preset in renewed.presets.items()}
+    await stream.send_head({"result": {"presets": told, "sandboxes": renewed.sandboxes}}, end=True)
 
 
 def network_of(value: Any) -> Network:
