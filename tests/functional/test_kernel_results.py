@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -190,6 +192,32 @@ def test_big_results_come_in_parts_or_are_left_out(python: KernelHost) -> None:
     [fifty] = python.run("picture(50_000_000)").results
     assert set(fifty["data"]) == {"text/plain"} and fifty["dropped"] == {"image/png": 66_666_680}
     assert python.run("print('x'); 1").value == "1"
+
+
+CELL = """import pandas as pd, matplotlib.pyplot as plt
+frame = pd.DataFrame({"x": range(50), "y": [i * %d for i in range(50)]})
+frame.plot(x="x", y="y")
+print("cell", %d)
+int(frame["y"].sum())"""
+
+
+@pytest.mark.parametrize("runs", [15, pytest.param(100, marks=pytest.mark.slow)])
+def test_two_clients_get_every_result(interpreter: Any, runs: int) -> None:
+    def client(_: int) -> list[float]:
+        host, took = KernelHost(interpreter), []
+        host.run(CELL % (0, 0))
+        for number in range(runs):
+            begun = time.monotonic()
+            ran = host.run(CELL % (number, number))
+            took.append(time.monotonic() - begun)
+            assert (ran.stdout, ran.value) == (f"cell {number}\n", str(1225 * number))
+            assert figures(ran)[0]["elements"][0]["points"][-1] == [49, 49 * number]
+        host.close()
+        return took
+
+    with ThreadPoolExecutor(2) as pool:
+        took = sorted(value for found in pool.map(client, range(2)) for value in found)
+    assert len(took) == 2 * runs and took[-1] < max(5.0, 20 * took[len(took) // 2])
 
 
 def test_a_value_that_cannot_be_shown_is_an_error_of_its_cell(python: KernelHost) -> None:
