@@ -19,6 +19,7 @@ from bellglass.server.previews import handshakes
 from bellglass.supervise import preview_ca
 
 DOMAIN = "preview.localhost"
+DOMAIN = "preview.localhost"
 CROWD = 3000
 MOST = 200
 HALF_A_HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
