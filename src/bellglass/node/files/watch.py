@@ -50,6 +50,7 @@ class WatchStream(FileStream):
         self._records = RecordReader()
         self._pieces = self.chunks(wait_s=None)
         self._first: list[Changed] = []
+        self._spent_s = 0.0
 
     async def __aenter__(self) -> Self:
         hello = await self._live.session.wait_link(asyncio.get_running_loop().time() + LINK_WAIT_S)
@@ -89,7 +90,8 @@ class WatchStream(FileStream):
         while True:
             began = time.perf_counter()
             lines = list(render(changes))
-            pause_s = self._watches.budget.spend(time.perf_counter() - began)
+            pause_s = self._watches.budget.spend(self._spent_s + time.perf_counter() - began)
+            self._spent_s = 0.0
             for line in lines:
                 yield line
             if pause_s:
@@ -102,7 +104,10 @@ class WatchStream(FileStream):
     async def _next(self) -> list[Changed]:
         """What the next bytes hold; nothing at their end."""
         async for chunk in self._pieces:
-            if changes := self._records.feed(chunk):
+            began = time.perf_counter()
+            changes = self._records.feed(chunk)
+            self._spent_s += time.perf_counter() - began
+            if changes:
                 return changes
         return []
 
