@@ -35,7 +35,8 @@ class Watched:
         self._closed = False
         self._usage: Usage | None = None
         self._usage_at = self._active_at = time.monotonic()
-        self._began = time.time()
+        self._began: tuple[float, int] | None = None
+        """When it was looked at first, and its CPU time then."""
 
     def look(self, *, keep: bool) -> Sample:
         """Measure now; with `keep` it goes into the history. Raises OSError for a machine that ends just now, or when
@@ -48,7 +49,10 @@ class Watched:
             if self._usage is None or now - self._active_at < SETTLE_S or now - self._usage_at >= SETTLE_S:
                 self._usage, self._usage_at = self.handle.usage(), now
             usage = self._usage
-            since, spent = (before.at, before.cpu_ns) if before is not None else (self._began, 0)
+            if before is None and self._began is None:
+                # What it cost to start it, maybe long before in a pool, is nobody's load.
+                self._began = at, cpu_ns
+            since, spent = (before.at, before.cpu_ns) if before is not None else self._began or (at, cpu_ns)
             # A clock that was set back, or a machine that was started anew and counts from 0.
             passed_s = at - since
             share = (cpu_ns - spent) / 1e9 / passed_s if passed_s > 0 and cpu_ns >= spent else 0.0
