@@ -115,7 +115,7 @@ def test_folders_made_on_the_way_are_on_the_disk(shared_box: Any, trace_agent: A
     steps = [
         Step("first folder", calls_of("mkdirat", having=f'<{HOME}>, "way"')),
         Step("sync above it", synced(HOME)),
-        Step("second folder", calls_of("mkdirat", having='"way/to"')),
+        Step("second folder", calls_of("mkdirat", having=f'<{HOME}/way>, "to"')),
         Step("sync above it", synced(f"{HOME}/way")),
         Step("rename", calls_of("renameat", "renameat2", having='"file"')),
         Step("sync of its folder", synced(f"{HOME}/way/to")),
