@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import stat
@@ -17,11 +18,14 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from bellglass.builder import installation
 from bellglass.builder.build import build as build_layered
 from bellglass.builder.trust import FOLDER
-from bellglass.datadir import cache_dir
+from bellglass.datadir import DataDir, cache_dir
 from bellglass.node.image import build, recipe, template
 from bellglass.node.net import discover
+from bellglass.supervise.control import read_record
+from bellglass.testing.stack import bellglass_command
 
 pytestmark = [pytest.mark.root]
 
@@ -244,5 +248,41 @@ def test_steps_make_a_template_and_touch_nothing_else(
     assert (root / "opt").is_symlink() and list(canary.iterdir()) == []
     devices = [path for path in root.glob("**/*") if stat.S_IFMT(path.lstat().st_mode) in (stat.S_IFCHR, stat.S_IFBLK)]
     assert not devices
-    assert not list(Path("/var/tmp").glob("bellglass-build-*"))
+    assert not installation.place(templates).exists()
     assert str(templates) not in Path("/proc/self/mountinfo").read_text()
+
+
+def test_a_build_in_a_sandbox_that_was_killed_is_cleared_away_by_the_next(
+    layered: Callable[[str], recipe.Layered], templates: Path
+) -> None:
+    found = layered("sleep 600")
+    script = (
+        "import sys; from pathlib import Path; from bellglass.builder.build import build\n"
+        "from bellglass.node.image import recipe\n"
+        "say = lambda line: print(line, flush=True)\n"
+        "build(recipe.load_any(Path(sys.argv[1])), Path(sys.argv[2]), progress=say)"
+    )
+    argv = [sys.executable, "-c", script, str(found.folder), str(templates)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as builder:
+        assert builder.stdout is not None
+        assert any(line == "step step.sh\n" for line in builder.stdout)
+        builder.kill()
+    folder = installation.place(templates)
+    supervisor = read_record(DataDir(folder)).processes["supervisor"]
+    assert supervisor.wait(time.monotonic() + 60), "its daemons go on though nobody builds"
+
+    built = build_layered(layered("echo made > /etc/made"), templates, progress=print)
+    assert (built.rootfs / "etc/made").exists()
+    assert not folder.exists() and not processes_below(folder)
+    assert {path.name for path in templates.iterdir() if not path.name.startswith("base-")} == {
+        ".lock",
+        built.folder.name,
+    }
+
+
+def test_the_command_builds_what_is_missing_and_names_what_is_there(tmp_path: Path) -> None:
+    argv = [*bellglass_command(), "templates", "build", "interpreter", "--data-dir", str(tmp_path)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    assert re.fullmatch(r"interpreter [0-9a-f]{12}, \d+ MiB\n", done.stdout), done.stdout
+    done = subprocess.run([*argv[:3], "nosuch"], capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "no recipe named 'nosuch'" in done.stderr

@@ -30,11 +30,16 @@ class Api(NamedTuple):
     key: str
 
 
+def place(templates_dir: Path) -> Path:
+    """Where its data folder is while it is up."""
+    name = hashlib.sha256(str(templates_dir.resolve()).encode()).hexdigest()[:12]
+    return PARENT / f"bellglass-build-{name}"
+
+
 @contextmanager
 def running(templates_dir: Path, settings: Mapping[str, Any]) -> Iterator[Api]:
     """Raises InternalError with what `bellglass up` printed."""
-    name = hashlib.sha256(str(templates_dir.resolve()).encode()).hexdigest()[:12]
-    folder = PARENT / f"bellglass-build-{name}"
+    folder = place(templates_dir)
     _remove(folder)
     folder.mkdir(mode=0o711)
     try:
