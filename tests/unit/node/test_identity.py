@@ -3,131 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-import select
-import socket
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine
-from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uvloop
+from identity_rig import ANSWER, HOST, OURS, THEIRS, TOKEN, on_the_nodes_loop, rig
 
 from bellglass.datadir import DataDir
 from bellglass.link import credential
-from bellglass.link.credential import Caller
 from bellglass.node.net import identity, visit
-from bellglass.node.net.identity import BURST, CONNECTIONS, MARKER, Budget, Identities
-
-OURS, THEIRS = Caller("sb" + "a" * 20, 1), Caller("sb" + "b" * 20, 3)
-ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}"
-TOKEN = f"Authorization: Bearer {MARKER}\r\n".encode()
-HOST = b"Host: 198.18.0.1\r\n"
-
-
-def on_the_nodes_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    @functools.wraps(test)
-    def run(*given: Any, **named: Any) -> None:
-        uvloop.run(test(*given, **named))
-
-    return run
-
-
-class Listening:
-    """A handle whose gateway is this host's loopback."""
-
-    def __init__(self) -> None:
-        self.port = 0
-
-    async def listeners(self, names: Collection[str] = ("identity",)) -> dict[str, socket.socket]:
-        assert list(names) == ["identity"]
-        listener = socket.create_server(("127.0.0.1", self.port), backlog=128)
-        self.port = listener.getsockname()[1]
-        return {"identity": listener}
-
-    async def ask(self, raw: bytes, *, end: bool = False) -> bytes:
-        """All that is answered."""
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
-        try:
-            writer.write(raw)
-            if end:
-                writer.write_eof()
-            async with asyncio.timeout(30):
-                return await reader.read()
-        finally:
-            writer.close()
-
-
-class Server:
-    """`asked`: head and body of each request. `answer`: what it says to each; `hold`: not before this is set."""
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[bytes, bytes]] = []
-        self.answer = ANSWER
-        self.hold: asyncio.Event | None = None
-        self.serving: set[Any] = set()
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.serving.add(asyncio.current_task())
-        head = await reader.readuntil(b"\r\n\r\n")
-        length = next((int(line[16:]) for line in head.split(b"\r\n") if line.startswith(b"content-length: ")), 0)
-        self.asked.append((head, await reader.readexactly(length)))
-        if self.hold is not None:
-            await self.hold.wait()
-        writer.write(self.answer)
-        writer.close()
-        with suppress(OSError):
-            await writer.wait_closed()
-
-    async def end(self) -> None:
-        if self.hold is not None:
-            self.hold.set()
-        await asyncio.gather(*self.serving)
-
-    def callers(self) -> list[Caller | None]:
-        found = []
-        for head, _ in self.asked:
-            words = [line for line in head.split(b"\r\n") if line.lower().startswith(b"authorization:")]
-            assert len(words) == 1, head
-            found.append(credential.read("secret", "inst", words[0].decode().split()[-1], time.time()))
-        return found
-
-
-class Rig:
-    def __init__(self, identities: Identities, server: Server, ours: Listening, theirs: Listening) -> None:
-        self.identities, self.server, self.ours, self.theirs = identities, server, ours, theirs
-
-    async def refused(self, raw: bytes, status: int, *, end: bool = False) -> bytes:
-        """It is answered with this status by the node, and the server hears nothing."""
-        before = len(self.server.asked)
-        answer = await self.ours.ask(raw, end=end)
-        assert answer.startswith(b"HTTP/1.1 %d " % status), (raw[:200], answer)
-        assert answer.count(b"HTTP/1.1 ") == 1 and b'"error":' in answer
-        assert len(self.server.asked) == before, raw
-        return answer
-
-
-@asynccontextmanager
-async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
-    data, server = DataDir(tmp_path), Server()
-    data.node_dir.mkdir(parents=True)
-    data.node_secret_file.write_text("secret\n")
-    data.identity_socket.parent.mkdir(parents=True)
-    listening = await asyncio.start_unix_server(server.serve, data.identity_socket)
-    identities, ours, theirs = Identities(data, "inst"), Listening(), Listening()
-    await identities.attach(OURS, ours)
-    identities.start()
-    await identities.attach(THEIRS, theirs)
-    while not ours.port:
-        await asyncio.sleep(0)
-    try:
-        yield Rig(identities, server, ours, theirs)
-    finally:
-        await identities.close()
-        listening.close()
-        await server.end()
+from bellglass.node.net.identity import MARKER
 
 
 @pytest.fixture(autouse=True)
@@ -303,102 +189,6 @@ async def test_half_an_answer_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyP
     async with rig(tmp_path) as here:
         here.server.answer = half = b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf"
         assert await here.ours.ask(get) == half
-
-
-@on_the_nodes_loop
-async def test_connections_of_one_sandbox_are_its_own(tmp_path: Path) -> None:
-    """All of its places are taken by requests that never end: the others are served at once."""
-    get = b"GET /v1/me HTTP/1.1\r\n" + HOST + TOKEN + b"\r\n"
-    async with rig(tmp_path) as here:
-        held = [await asyncio.open_connection("127.0.0.1", here.ours.port) for _ in range(CONNECTIONS)]
-        for _, writer in held:
-            writer.write(b"GET /v1/me HTTP/1.1\r\n")
-        waiting = asyncio.create_task(here.ours.ask(get))
-        for _ in range(20):
-            assert await here.theirs.ask(get) == ANSWER
-        assert not waiting.done()
-        held[0][1].close()
-        assert await waiting == ANSWER, "a place that is free again is taken"
-        for _, writer in held:
-            writer.close()
-
-
-@on_the_nodes_loop
-async def test_floods_are_taken_as_fast_as_they_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    get = b"GET /v1/me HTTP/1.1\r\n" + HOST + TOKEN + b"\r\n"
-    monkeypatch.setattr(identity, "BURST", 10.0)
-    async with rig(tmp_path) as here:
-        began = time.monotonic()
-        answers = await asyncio.gather(*(here.ours.ask(get) for _ in range(30)))
-        took = time.monotonic() - began
-        assert answers == [ANSWER] * 30, "late, but answered"
-        assert took > 19 / identity.PER_SECOND
-        began = time.monotonic()
-        await here.theirs.ask(get)
-        assert time.monotonic() - began < took
-
-
-def test_a_budget_can_be_overdrawn() -> None:
-    budget = Budget(20.0, BURST)
-    assert budget.wait_s(1000.0) == 0.0
-    budget.spend(BURST - 1)
-    assert budget.wait_s(1000.0) == 0.0
-    budget.spend(10.0)
-    assert budget.wait_s(1000.0) == pytest.approx(0.5)
-    assert budget.wait_s(1000.4) == pytest.approx(0.1)
-    assert budget.wait_s(2000.0) == 0.0
-    budget.spend(BURST)
-    assert budget.wait_s(2000.0) == pytest.approx(0.05), "no more than a burst is saved up"
-
-
-@on_the_nodes_loop
-async def test_what_a_call_costs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its pieces, the length of its answer, and whether it leaves something in the database."""
-    get, put = (b"%s /v1/me HTTP/1.1\r\n" % method + HOST + TOKEN for method in (b"GET", b"PUT"))
-    spent: dict[float, float] = {}
-
-    def spend(self: Budget, tokens: float) -> None:
-        spent[self._per_second] = spent.get(self._per_second, 0.0) + tokens
-
-    monkeypatch.setattr(Budget, "spend", spend)
-
-    async def cost(here: Rig, raw: bytes, answered: bytes) -> tuple[float, float]:
-        spent.clear()
-        assert (await here.ours.ask(raw)).startswith(answered)
-        async with asyncio.timeout(5):
-            while identity.WRITTEN_PER_SECOND not in spent:
-                await asyncio.sleep(0)
-        return spent[identity.PER_SECOND], spent[identity.WRITTEN_PER_SECOND]
-
-    async with rig(tmp_path) as here:
-        few, none = await cost(here, get + b"\r\n", b"HTTP/1.1 200")
-        assert 1 <= few < 1.5 and none == 0
-        assert await cost(here, put + b"\r\n", b"HTTP/1.1 200") == (few, 1)
-        assert (await cost(here, get[:-5] + b"\r\n\r\n", b"HTTP/1.1 401"))[1] == 0, "the node alone knows of it"
-        for status in (401, 403, 404):
-            here.server.answer = b"HTTP/1.1 %d No\r\ncontent-length: 0\r\n\r\n" % status
-            assert (await cost(here, get + b"\r\n", b"HTTP/1.1"))[1] == 1
-        here.server.answer = ANSWER + b"x" * (20 * identity.ANSWER_BYTES)
-        assert 20 < (await cost(here, get + b"\r\n", b"HTTP/1.1 200"))[0] < 22
-
-
-@on_the_nodes_loop
-async def test_single_bytes_come_to_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(visit, "MAX_PIECES", 20)
-    async with rig(tmp_path) as here:
-        connection = socket.create_connection(("127.0.0.1", here.ours.port))
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-        def trickle() -> bytes:
-            with connection:
-                for byte in b"GET /v1/me HTTP/1.1\r\n" + HOST + TOKEN:
-                    if select.select([connection], [], [], 0.01)[0]:
-                        break
-                    connection.sendall(bytes([byte]))
-                return connection.recv(4096)
-
-        answer = await asyncio.to_thread(trickle)
-        assert answer.startswith(b"HTTP/1.1 400 ") and b"pieces" in answer
 
 
 @on_the_nodes_loop
