@@ -29,8 +29,10 @@ def answer_calls() -> None:
 
 
 def answer_calls_alone(pid: int) -> None:
-    """A process that others wait for, without its children: these are somebody else's."""
-    _set(pid, os.SCHED_OTHER, os.getpriority(os.PRIO_PROCESS, pid), SHORT_SLICE_US, _RESET_ON_FORK)
+    """A process that others wait for, without its children: these are somebody else's. Nothing for one that has ended,
+    or that a container's root without CAP_SYS_NICE may not weigh."""
+    with suppress(ProcessLookupError, PermissionError):
+        _set(pid, os.SCHED_OTHER, os.getpriority(os.PRIO_PROCESS, pid), SHORT_SLICE_US, _RESET_ON_FORK)
 
 
 def relay() -> None:
