@@ -41,7 +41,19 @@ SHOWN = {
     "chart", "data", "dropped", "frame", "html", "is_main", "javascript", "jpeg", "json", "latex", "markdown", "pdf",
     "png", "svg", "text",
 }  # fmt: skip
-EXECUTION = {"close_stdin", "id", "kill", "output", "resize", "sandbox_id", "signal", "status", "wait", "write_stdin"}
+EXECUTION = {
+    "attach",
+    "close_stdin",
+    "id",
+    "kill",
+    "output",
+    "resize",
+    "sandbox_id",
+    "signal",
+    "status",
+    "wait",
+    "write_stdin",
+}
 RESULT = {
     "duration_s", "execution_id", "exit_code", "json", "ok", "oom_ambiguous", "oom_killed", "signal", "stderr",
     "stderr_cut", "stderr_raw", "stderr_total_bytes", "stdout", "stdout_cut", "stdout_raw", "stdout_total_bytes",
