@@ -121,8 +121,10 @@ def test_what_ended_is_not_there(harness: Harness, e2b: httpx2.Client, api: http
     harness.until(lambda: api.get(f"/v1/sandboxes/{id}").json()["state"] == "ended")
     refused(e2b.get(f"/sandboxes/{id}"), 404)
     refused(e2b.post(f"/v2/sandboxes/{id}/connect", json={}), 404)
-    refused(e2b.delete(f"/sandboxes/{id}"), 404)
     assert e2b.get("/v2/sandboxes", params={"metadata": "which=ended"}).json() == []
+    assert api.get(f"/v1/sandboxes/{id}").status_code == 200, "natively it stays readable"
+    refused(e2b.delete(f"/sandboxes/{id}"), 404)
+    assert api.get(f"/v1/sandboxes/{id}").status_code == 404, "until somebody wants nothing of it kept"
 
 
 def test_creates_that_are_refused(e2b: httpx2.Client) -> None:

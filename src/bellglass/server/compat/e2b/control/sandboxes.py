@@ -85,9 +85,17 @@ async def get(request: Request) -> Response:
 
 @routes.action("DELETE", "/sandboxes/{sandbox_id}", "sandbox.delete")
 async def kill(request: Request) -> Response:
-    running(request)  # a repeat is told that there is none
-    services, sandbox_id = services_of(request), request.path_params["sandbox_id"]
-    await services.deleter.delete(principal_of(request).project, sandbox_id, context_of(request).request_id)
+    """Of one that has ended it is told that there is none, and nothing of it is kept any longer."""
+    services, sandbox_id, project = (
+        services_of(request),
+        request.path_params["sandbox_id"],
+        principal_of(request).project,
+    )
+    found = services.sandboxes.get(project, sandbox_id)
+    if found.state in (State.RUNNING, State.ENDED, State.FAILED):
+        await services.deleter.delete(project, sandbox_id, context_of(request).request_id)
+    if found.state != State.RUNNING:
+        raise guard.not_found()
     return no_content()
 
 
