@@ -163,6 +163,7 @@ END"""
 def test_one_sandbox_uses_up_only_its_own_watches(box: Sandbox, shared_box: Sandbox) -> None:
     """The kernel's limits are for each owner of a user namespace, and each sandbox is its own."""
     box.files.watch(".").close()
+    wait_until(lambda: not workers(box), 20, "the worker stays")  # it has one of the instances
     hog = box.start(["python3", "-uc", HOG])
     for chunk in hog.output(follow=True):
         if b"full" in chunk.data:
