@@ -37,6 +37,7 @@ NOUNS: dict[str, Noun] = {
     "ls": Noun("bellglass.cli.ls:command", "List sandboxes."),
     "update": Noun("bellglass.cli.update:command", "Change a sandbox's lifetime, idle timeout or labels."),
     "exec": Noun("bellglass.cli.exec:command", "Run a command in a sandbox."),
+    "shell": Noun("bellglass.cli.shell:command", "A login shell on a terminal in a sandbox."),
     "run-code": Noun("bellglass.cli.run_code:command", "Run code in a sandbox's interpreter, which keeps its state."),
     "cp": Noun("bellglass.cli.cp:command", "Copy files and folders into and out of a sandbox."),
     "watch": Noun("bellglass.cli.watch:command", "Show what changes in a folder of a sandbox, as it happens."),

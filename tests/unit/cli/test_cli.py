@@ -314,6 +314,7 @@ def test_help_of_every_noun(run: Callable[..., Done]) -> None:
             "presets",
             "previews",
             "quarantine",
+            "shell",
             "templates",
         )
     assert run("--version").out.startswith("bellglass ")
