@@ -91,7 +91,7 @@ def test_somebody_works_in_it(stack: Any, shared_box: Any) -> None:
                 break
         else:
             raise AssertionError("the new size never came")
-        sitting.ask("sleep 1000", b"sleep 1000")
+        sitting.ask("sh -c \"echo go''ing; exec sleep 1000\"", b"going\r\n")
         sitting.type("\x03")
         sitting.until(b"^C")
         sitting.ask("echo st''ill", b"still\r\n")
