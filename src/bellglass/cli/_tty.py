@@ -10,9 +10,7 @@ import os
 import select
 import signal
 import sys
-import termios
 import threading
-import tty
 from types import FrameType
 from typing import Any, Self
 
@@ -42,11 +40,16 @@ class Keyboard:
     def __init__(self, attachment: Attachment) -> None:
         self.left = False
         self._attachment = attachment
-        self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_read, False)
+        os.set_blocking(self._wake_write, False)
         self._before: list[Any] | None = None
         self._escapes = Escapes()
 
     def __enter__(self) -> Self:
+        import termios
+        import tty
+
         if os.isatty(0):
             self._before = termios.tcgetattr(0)
             tty.setraw(0, termios.TCSADRAIN)
@@ -56,6 +59,8 @@ class Keyboard:
         return self
 
     def __exit__(self, *_: object) -> None:
+        import termios
+
         signal.signal(signal.SIGWINCH, signal.SIG_DFL)
         if self._before is not None:
             termios.tcsetattr(0, termios.TCSADRAIN, self._before)

@@ -13,7 +13,7 @@ import typer
 
 from bellglass.cli import _common as c
 from bellglass.cli._tty import Keyboard, own_size
-from bellglass.errors import BellglassError, InvalidRequest
+from bellglass.errors import BellglassError, InvalidRequest, NotSupported
 from bellglass.sdk._face import Sandbox
 from bellglass.sdk._sync.executions import Execution
 
@@ -30,6 +30,8 @@ def command(
     user: c.User = None,
     cwd: Annotated[str | None, typer.Option(help="Working directory.")] = None,
 ) -> int:
+    if sys.platform == "win32":
+        raise NotSupported("`bellglass shell` needs a terminal of Linux or macOS", hint="`bellglass exec` works here")
     signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGHUP, _stop)
     if attach is not None and id is None:
