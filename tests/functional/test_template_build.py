@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import shutil
@@ -9,19 +10,22 @@ import signal
 import stat
 import subprocess
 import sys
+import tarfile
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import pytest
 
-from bellglass.builder import installation
+from bellglass.builder import installation, layer
 from bellglass.builder.build import build as build_layered
 from bellglass.builder.trust import FOLDER
 from bellglass.datadir import DataDir, cache_dir
+from bellglass.errors import InternalError
 from bellglass.node.image import build, recipe, template
 from bellglass.node.net import discover
 from bellglass.supervise.control import read_record
@@ -250,6 +254,61 @@ def test_steps_make_a_template_and_touch_nothing_else(
     assert not devices
     assert not installation.place(templates).exists()
     assert str(templates) not in Path("/proc/self/mountinfo").read_text()
+
+
+class Archive:
+    """In place of the sandbox of a build, whose own tar may say anything."""
+
+    def __init__(self, *strange: tarfile.TarInfo) -> None:
+        buffer = io.BytesIO()
+        with tarfile.open(fileobj=buffer, mode="w") as archive:
+            for name in ("./etc", "./srv"):
+                folder = tarfile.TarInfo(name)
+                folder.type, folder.mode = tarfile.DIRTYPE, 0o755
+                archive.addfile(folder)
+            for member in strange:
+                archive.addfile(member)
+        self._raw = buffer.getvalue()
+        self.files = self
+
+    def read_stream(self, path: str) -> Iterator[bytes]:
+        yield self._raw
+
+
+def member(name: str, type: bytes, device: tuple[int, int] = (0, 0), leads_to: str = "") -> tarfile.TarInfo:
+    made = tarfile.TarInfo(name)
+    made.type, made.mode, made.linkname = type, 0o666, leads_to
+    made.devmajor, made.devminor = device
+    return made
+
+
+@pytest.mark.parametrize(
+    "strange",
+    [
+        member("./srv/null", tarfile.CHRTYPE, (1, 3)),
+        member("./srv/disk", tarfile.BLKTYPE, (7, 250)),
+        member("./etc/hostname", tarfile.CHRTYPE, (1, 3)),
+        member("./srv/pipe", tarfile.FIFOTYPE),
+    ],
+    ids=lambda made: f"{made.name}-{made.type.decode()}",
+)
+def test_an_archive_brings_no_device_to_the_host(tmp_path: Path, strange: tarfile.TarInfo) -> None:
+    """Here nothing is mounted without devices: who may enter the folder could open the host's disk by one."""
+    found = recipe.find("base")
+    assert isinstance(found, recipe.Recipe)
+    base = template.read(cache_dir() / "templates" / template.folder_name("base", found.digest()))
+    for name in ("good", "bad"):
+        (tmp_path / name / "rootfs").mkdir(parents=True)
+    good = Archive(
+        member("./srv/file", tarfile.REGTYPE), member("./etc/hosts", tarfile.SYMTYPE, leads_to="/etc/passwd")
+    )
+    layer._unpack(cast(Any, good), base, tmp_path / "good/rootfs")
+    assert (tmp_path / "good/rootfs/srv/file").is_file()
+    hosts = (tmp_path / "good/rootfs/etc/hosts").lstat()
+    assert stat.S_ISREG(hosts.st_mode) and hosts.st_size == 0
+    with pytest.raises(InternalError, match=f"{strange.name[1:]} is neither file, folder nor link"):
+        layer._unpack(cast(Any, Archive(strange)), base, tmp_path / "bad/rootfs")
+    assert str(tmp_path) not in Path("/proc/self/mountinfo").read_text()
 
 
 def test_a_build_in_a_sandbox_that_was_killed_is_cleared_away_by_the_next(

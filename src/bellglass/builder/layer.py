@@ -34,8 +34,13 @@ set -eu
 mount --bind "$base" "$root"
 mount -o remount,bind,ro "$root"
 mount --bind "$target" "$root/mnt"
+mount -o remount,bind,nodev,nosuid "$root/mnt"
 exec chroot "$root" sh -euc '
     tar --extract --directory=/mnt --numeric-owner --same-owner --preserve-permissions --delay-directory-restore
+    strange=$(find /mnt -xdev ! -type f ! -type d ! -type l -print -quit)
+    if [ -n "$strange" ]; then echo "$strange is neither file, folder nor link" >&2; exit 1; fi
+    if [ -L /mnt/etc ] || [ ! -d /mnt/etc ]; then echo "/etc is no folder" >&2; exit 1; fi
+    for name in hostname hosts resolv.conf machine-id; do rm -rf "/mnt/etc/$name"; done
     cp --archive /etc/hostname /etc/hosts /etc/resolv.conf /etc/machine-id /mnt/etc/
 '
 """
@@ -107,6 +112,8 @@ def _share(base: Path, rootfs: Path) -> None:
     Templates are never written to. By folders' descriptors, since `rootfs` may hold links to anywhere."""
     for folder, _, names, fd in os.fwalk(rootfs):
         there = base / os.path.relpath(folder, rootfs)
+        if not there.resolve().is_relative_to(base.resolve()):
+            continue  # a link of the base, such as /var/run, that is a folder here
         for name in names:
             path = there / name
             try:

@@ -30,6 +30,8 @@ GROW_AFTER_BYTES = 2 * 1024 * 1024
 FLAG_END = 1
 FLAG_MORE = 2
 MAX_HEAD_BYTES = 16 * 1024 * 1024
+MAX_TOLD = 4096
+"""Characters of an error's texts, where all of it is too long."""
 _WINDOW = struct.Struct("<I")
 
 
@@ -250,8 +252,7 @@ class LinkStream:
     def _reset(self, error: BellglassError | None) -> None:
         if self._error is not None or (self._local_ended and self._remote_ended):
             return
-        body = error.to_dict() if error is not None else {}
-        self._write(LinkType.RESET, json.dumps(body, separators=(",", ":")).encode())
+        self._write(LinkType.RESET, _told(error) if error is not None else b"{}")
         self._local_ended = self._remote_ended = True
         self._error = error or NodeUnavailable(f"{self.op}: given up by this side")
         self._readable.set()
@@ -261,6 +262,21 @@ class LinkStream:
     def _finish_if_done(self) -> None:
         if self._local_ended and self._remote_ended:
             self._connection.forget(self._id)
+
+
+def _told(error: BellglassError) -> bytes:
+    """In one frame: the peer gives the whole link up for one that is longer, and what an error quotes may be a
+    sandbox's."""
+    shape = error.to_dict()["error"]
+    raw = _dump(shape)
+    if len(raw) > MAX_PAYLOAD:
+        texts = {name: shape[name] and shape[name][:MAX_TOLD] for name in ("message", "hint")}
+        raw = _dump(shape | texts | {"details": {}})
+    return raw
+
+
+def _dump(shape: dict[str, Any]) -> bytes:
+    return json.dumps({"error": shape}, separators=(",", ":")).encode()
 
 
 def error_of_reset(payload: bytes, op: str) -> BellglassError:

@@ -50,6 +50,31 @@ def test_call_gives_the_result_and_typed_errors(tmp_path):
     asyncio.run(run())
 
 
+def test_an_error_over_a_frame_leaves_the_link_to_the_others(tmp_path):
+    """What it quotes may be a sandbox's, and everybody's streams are on this link."""
+
+    async def fail(op, params, stream):
+        if op == "fail":
+            raise Conflict("m" * params["size"], hint="h" * params["size"], details={"said": "d" * params["size"]})
+        await echo(op, params, stream)
+
+    async def run():
+        async with linked(tmp_path, fail) as (client, _):
+            async with await client.open("echo", {}) as other:
+                await other.head()
+                with pytest.raises(Conflict) as whole:
+                    await client.call("fail", {"size": 10_000})
+                assert whole.value.details == {"said": "d" * 10_000}
+                with pytest.raises(Conflict) as cut:
+                    await client.call("fail", {"size": 300_000})
+                assert set(cut.value.message) == {"m"} and set(cut.value.hint) == {"h"} and not cut.value.details
+                await other.send(b"on")
+                await other.end()
+                assert b"".join([chunk async for chunk in other]) == b"on"
+
+    asyncio.run(run())
+
+
 def test_a_large_request_is_cut_and_put_together(tmp_path):
     async def size(op, params, stream):
         await stream.send_head({"result": {"length": len(params["big"])}}, end=True)

@@ -312,6 +312,8 @@ async def test_a_host_that_does_not_stop_is_killed(kernel: Kernel, monkeypatch: 
         "emit({'event': 'stdout', 'run': 'x' * 1000, 'text': ''})",
         "emit({'event': 'result', 'run': run_id, 'data': []})",
         "emit({'event': 'died', 'run': run_id, 'reason': 'boredom'})",
+        "emit({'event': 'died', 'run': run_id, 'reason': 'signal', 'signal': 'x' * 1000})",
+        "emit({'event': 'died', 'run': run_id, 'reason': 'exited', 'code': 10**1000})",
         'raw(b\'{"event": "result", "run": "%s", "data": {"a": NaN}}\\n\' % run_id.encode())',
         'raw(b\'{"event": "started", "run": "%s", "count": \' % run_id.encode() + b\'9\' * 5000 + b\'}\\n\')',
     ],
@@ -462,6 +464,36 @@ async def test_a_sandbox_that_is_deleted_under_a_create_ends_it_and_leaves_no_ro
     async with asyncio.timeout(20):
         while node.node.records.contexts.of(kernel.box.id):
             await asyncio.sleep(0.01)
+
+
+@in_a_node
+async def test_a_death_told_in_a_novel_is_none_and_cuts_nobody_off(kernel: Kernel, node: Bench) -> None:
+    """What a host says of a death becomes part of an error, which goes over the link that all share."""
+    told = 'emit({"event": "died", "run": run_id, "reason": "signal", "signal": %s})'
+    other = Kernel(await node.create())
+    async with await other.open("import time; time.sleep(60)") as stream:
+        await next_line(stream)
+        with pytest.raises(KernelDied) as death:
+            await kernel.buffered(told % '"SIGSEGV"')
+        assert death.value.details["signal"] == "SIGSEGV"
+        with pytest.raises(KernelDied) as death:
+            await kernel.buffered(told % '"x" * 200_000')
+        assert death.value.details["reason"] == "protocol" and len(str(death.value)) < 1000
+        assert stream.peer_gone is None, "another sandbox's stream goes on"
+    assert await kernel.text("say('on')") == "on"
+
+
+@in_a_node
+async def test_a_buffered_answer_counts_names_as_well(kernel: Kernel) -> None:
+    part = "emit({'event': 'result', 'run': run_id, 'last': False, 'mime': 'm' * %d + str(n), 'piece': ''})\n"
+    few = await kernel.buffered(f"for n in range(3): {part % 10}")
+    assert not few["truncated"]
+    code = (
+        f"for n in range(60): {part % 200_000}"
+        "for n in range(60): emit({'event': 'result', 'run': run_id, 'data': {}, 'dropped': {'d' * 200_000: n}})\n"
+    )
+    many = await kernel.buffered(code)
+    assert many["truncated"] and len(json.dumps(many["results"])) < 6 * 2**20
 
 
 @in_a_node

@@ -70,12 +70,40 @@ def test_pieces_become_one_line_and_the_long_ones_go_through_as_they_come() -> N
 
 
 def test_what_is_held_is_bounded_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "MAX_HELD", 10)
+    monkeypatch.setattr(stream, "MAX_HELD", 300)
     lines = translated(
         piece("text/plain", "x" * 8, 0), piece("text/plain", "x" * 8, 1), piece("x/y", "z", 2, last=True)
     )
     assert lines[0]["extra"]["dropped"] == {"text/plain": 16} and "text" not in lines[0]
     assert lines[0]["extra"]["x/y"] == "z"
+
+
+def held_by(made: Translation) -> int:
+    return sum(len(mime) + sum(map(len, pieces)) + len(pieces) for mime, (_, pieces) in made._held.items())
+
+
+@pytest.mark.parametrize("name", ["m{}" + "x" * 1000, "m{}", "text/plain"])
+@pytest.mark.parametrize("text", ["", "x"])
+def test_pieces_without_end_are_not_held_without_end(monkeypatch: pytest.MonkeyPatch, name: str, text: str) -> None:
+    """What a piece holds may be nothing, and its name as long as a line."""
+    monkeypatch.setattr(stream, "MAX_HELD", 40_000)
+    made = Translation()
+    for number in range(10):
+        assert list(made.of(piece(name.format(number), text, number))) is not None
+    assert len(made._held) == (1 if name == "text/plain" else 10), "what is little is held"
+    for number in range(5000):
+        list(made.of(piece(name.format(number), text, number)))
+    assert held_by(made) <= 40_000 and len(made._dropped) <= 64
+    line = b"".join(made.of(piece("x/y", "", 0, last=True)))
+    assert json.loads(b'{"a":1' + line) and len(line) < 200_000
+    assert translated(piece("text/plain", "ok", 0, last=True))[0]["text"] == "ok"
+
+
+def test_a_line_in_the_middle_of_a_result_breaks_none() -> None:
+    lines = translated(piece("image/png", "half", 0), {"type": "stdout", "text": "t"}, END)
+    assert [(line["type"], line.get("png"), line.get("text")) for line in lines] == [
+        ("result", "half", None), ("stdout", None, "t"), ("end_of_execution", None, None)
+    ]  # fmt: skip
 
 
 def test_json_in_pieces_that_is_none_is_text_and_breaks_no_line() -> None:

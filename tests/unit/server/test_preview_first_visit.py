@@ -94,6 +94,14 @@ def test_what_was_taken_away_stays_away(harness: Harness, api: httpx2.Client, sh
     assert get(harness, f"{box}-{shown.port}").status == 200
 
 
+def test_what_was_taken_away_takes_no_room(harness: Harness, api: httpx2.Client, shown: Program) -> None:
+    box = make(api, auto_publish="public")["id"]
+    for port in range(1, 66):
+        assert api.delete(f"/v1/sandboxes/{box}/ports/{port}").status_code == 204
+    assert get(harness, f"{box}-{shown.port}").status == 200
+    assert listed(api, box) == [(shown.port, "public")]
+
+
 def test_the_port_may_stand_in_front(harness: Harness, api: httpx2.Client, shown: Program) -> None:
     site = public(harness, api, shown.port)
     assert get(harness, f"{shown.port}-{site.sandbox_id}").status == 200
@@ -167,6 +175,19 @@ def test_envd_is_reached_by_name_and_by_headers(harness: Harness) -> None:
             assert (seen["id"], seen["path"]) == (box, path.removeprefix("/compat/e2b"))
         gone = get(harness, "49983-sb" + "7" * 20)
         assert (gone.status, json.loads(gone.body)["message"]) == (502, "The sandbox was not found")
+
+
+@pytest.mark.parametrize("named", ["e2b-sandbox-id", "E2b-Sandbox-Id, E2b-Sandbox-Port", "e2b-sandbox-port"])
+def test_a_visitor_takes_nothing_away_that_says_which_port_is_meant(harness: Harness, named: str) -> None:
+    """Else these names would lead to the whole API, which may listen for this host alone."""
+    box = e2b(harness)["sandboxID"]
+    with served(harness, told):
+        for headers in ((), (f"Connection: {named}",)):
+            for path in ("/v1/health", "/compat/e2b/v2/sandboxes"):
+                said = get(harness, f"49983-{box}", *headers, target=path)
+                assert said.status == 200, said.body
+                seen = json.loads(said.body)
+                assert (seen["id"], seen["port"], seen["path"]) == (box, 49983, path.removeprefix("/compat/e2b"))
 
 
 def test_a_stream_of_envd_that_is_cut_looks_cut(harness: Harness) -> None:

@@ -130,7 +130,7 @@ class Buffered(Answer):
         await self.stream.send(dump(body))
 
     def _result(self, value: dict[str, Any]) -> None:
-        self._size += EACH_BYTES
+        self._size += EACH_BYTES + len(value["mime"] or "") + len(json.dumps(value["dropped"] or ""))
         if self._size > BUFFERED_RESULTS_BYTES:
             self._truncated = True
             return
@@ -160,6 +160,7 @@ class Buffered(Answer):
         result["dropped"] |= value["dropped"] or {}
 
     def _keep(self, data: dict[str, Any], dropped: dict[str, Any], mime: str, content: Any, size: int) -> None:
+        self._size += EACH_BYTES + len(mime)
         if self._size + size > BUFFERED_RESULTS_BYTES:
             dropped[mime] = size
             return

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 MAX_LINE_BYTES = 256 * 1024
 MAX_RUN_ID = 64
+MAX_DEATH = 64
+"""Characters of signal and code: they become part of an error."""
 DEATHS = ("exited", "signal", "oom", "unresponsive")
 
 
@@ -81,6 +83,8 @@ def _read(line: bytes, end: int) -> HostEvent | None:
         value[name] = given
     if kind == "died" and value["reason"] not in DEATHS:
         raise HostBroken("a death without a known reason")
+    if kind == "died" and len(f"{value['signal']}{value['code']}") > MAX_DEATH:
+        raise HostBroken("a death with a signal or a code that is none")
     return HostEvent(kind, run, value, end)
 
 

@@ -12,6 +12,9 @@ from bellglass.server.db.tables import published_ports as ports
 from bellglass.server.db.tables import spent_port_tokens as spent
 from bellglass.server.events import store as events
 
+TAKEN_AWAY = ""
+"""In place of a key: the row keeps a port from being published by its next visit."""
+
 
 class Publication(NamedTuple):
     """A published port with as much of its sandbox as a visit needs. `key` signs its tokens and is told to nobody."""
@@ -89,7 +92,8 @@ def with_addresses(connection: Connection) -> list[Publication]:
 
 
 def count(connection: Connection, sandbox_id: str) -> int:
-    query = select(func.count()).select_from(ports).where(ports.c.sandbox_id == sandbox_id)
+    """Without those that are only kept from coming back."""
+    query = select(func.count()).select_from(ports).where(ports.c.sandbox_id == sandbox_id, ports.c.key != TAKEN_AWAY)
     return int(connection.execute(query).scalar_one())
 
 
@@ -124,7 +128,7 @@ def remove(connection: Connection, project_id: str, sandbox_id: str, port: int) 
     if auto(connection, sandbox_id) is not None:
         # What was taken away does not come back with the next visit.
         at = now()
-        values = {"visibility": "private", "http2": False, "key": "", "created_at": at, "updated_at": at}
+        values = {"visibility": "private", "http2": False, "key": TAKEN_AWAY, "created_at": at, "updated_at": at}
         of = {"sandbox_id": sandbox_id, "port": port, "project_id": project_id}
         connection.execute(insert(ports).values(**of, **values, expires_at=at))
     if held == 0:

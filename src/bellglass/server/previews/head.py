@@ -18,10 +18,11 @@ HOP_BY_HOP = frozenset({b"connection", b"keep-alive", b"proxy-connection", b"te"
 _END_TO_END = frozenset({
     b"host", b"content-length", b"transfer-encoding", b"cookie", b"authorization", b"date", b"set-cookie",
     b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host",
+    b"e2b-sandbox-id", b"e2b-sandbox-port",
 })  # fmt: skip
 NOT_IN_TRAILERS = frozenset({
     b"content-length", b"transfer-encoding", b"host", b"cookie", b"authorization", b"trailer", b"x-bellglass-token",
-    b"e2b-traffic-access-token",
+    b"e2b-traffic-access-token", b"e2b-sandbox-id", b"e2b-sandbox-port",
     b"forwarded", b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host", b"x-forwarded-port", b"x-real-ip",
 })  # fmt: skip
 _TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")

@@ -32,8 +32,12 @@ FIELDS = {
 }
 THROUGH = ("png", "jpeg", "pdf", "svg", "html")
 """Strings that pass in pieces."""
+MAX_DROPPED = 64
+"""Of one result's values."""
 MAX_HELD = 16 * 1024 * 1024
 """Characters of a result's other values together."""
+EACH = 256
+"""What a piece counts beside its characters: it may be empty, and another one follows without end."""
 DROPPED = "dropped"
 RESTARTING, UNEXPECTED, ABORTED = "ContextRestarting", "UnexpectedEndOfExecution", "ExecutionAborted"
 _DEATHS = {"restarted": RESTARTING, "deleted": ABORTED}
@@ -89,6 +93,9 @@ class Translation:
 
     def of(self, line: dict[str, Any]) -> Iterator[bytes]:
         kind = line["type"]
+        if self._begun and kind not in ("keepalive", "end") and "piece" not in line:
+            yield self._close() + b"}\n"  # its last piece never came
+            self._forget()
         if kind in ("stdout", "stderr"):
             yield dump({"type": kind, "text": line["text"], "timestamp": datetime.now(UTC).isoformat()})
         elif kind == "started":
@@ -124,16 +131,30 @@ class Translation:
             yield self._close()
             rest = dump(fields(data, {**self._dropped, **(line.get(DROPPED) or {})}))
             yield (b"," + rest[1:]) if rest != b"{}\n" else b"}\n"
-            self._begun, self._held, self._held_size, self._dropped = False, {}, 0, {}
+            self._forget()
+
+    def _forget(self) -> None:
+        self._begun, self._held, self._held_size, self._dropped = False, {}, 0, {}
 
     def _hold(self, mime: str, piece: str, *, is_json: bool) -> None:
-        if mime not in self._dropped and self._held_size + len(piece) <= MAX_HELD:
-            self._held_size += len(piece)
+        if mime in self._dropped:
+            self._dropped[mime] += len(piece)
+            return
+        held = self._held.get(mime)
+        size = EACH + len(piece) + (len(mime) if held is None else 0)
+        if self._held_size + size <= MAX_HELD:
+            self._held_size += size
             self._held.setdefault(mime, (is_json, []))[1].append(piece)
             return
-        before = sum(map(len, self._held.pop(mime, (False, []))[1]))
-        self._held_size -= before
-        self._dropped[mime] = self._dropped.get(mime, 0) + before + len(piece)
+        pieces = self._held.pop(mime)[1] if held is not None else []
+        before = sum(map(len, pieces))
+        if pieces:
+            self._held_size -= before + EACH * len(pieces) + len(mime)
+        if len(self._dropped) < MAX_DROPPED:
+            self._dropped[mime] = before + len(piece)
+        else:
+            # No result has so many: the rest of this one is nothing.
+            self._held, self._held_size = {}, MAX_HELD
 
     def _close(self) -> bytes:
         was, self._open = self._open, None

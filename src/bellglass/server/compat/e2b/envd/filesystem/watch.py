@@ -30,6 +30,8 @@ MOST_KEPT = 64
 """Watchers of one sandbox that are asked again and again."""
 MOST_EVENTS = 10_000
 """That wait in one of them."""
+MOST_CHARACTERS = 1024 * 1024
+"""Of the paths of those that wait: one may be as long as a path can be."""
 _TYPES = {
     "create": "EVENT_TYPE_CREATE",
     "write": "EVENT_TYPE_WRITE",
@@ -50,6 +52,7 @@ class Watch:
         self._path = path
         self._entries = entries
         self._events: deque[dict[str, Any]] = deque()
+        self._characters = 0
         self._moved = asyncio.Event()
         self._room = asyncio.Event()
         self._over = False
@@ -97,7 +100,7 @@ class Watch:
         """All that happened before this call. Raises the error that it ended with."""
         if not self._over:
             waiting = asyncio.create_task(self._watching.sync())
-            while not waiting.done() and not self._over and len(self._events) < MOST_EVENTS:
+            while not waiting.done() and not self._over and not self._is_full:
                 moved = asyncio.create_task(self._moved.wait())
                 await asyncio.wait({waiting, moved}, return_when=asyncio.FIRST_COMPLETED)
                 moved.cancel()
@@ -108,9 +111,14 @@ class Watch:
             raise self._failure
         return await self._drain()
 
+    @property
+    def _is_full(self) -> bool:
+        return len(self._events) >= MOST_EVENTS or self._characters >= MOST_CHARACTERS
+
     async def _drain(self) -> list[dict[str, Any]]:
         taken = list(self._events)
         self._events.clear()
+        self._characters = 0
         self._room.set()
         return [await self._message(event) for event in taken]
 
@@ -122,8 +130,9 @@ class Watch:
                         if event["kind"] == "overflow":
                             raise ConnectError("data_loss", "more changed than could be told: list the folder anew")
                         self._events.append(event)
+                        self._characters += len(event["path"])
                     self._moved.set()
-                    while len(self._events) >= MOST_EVENTS:
+                    while self._is_full:
                         self._room.clear()
                         await self._room.wait()
         except (BellglassError, ConnectError) as error:
