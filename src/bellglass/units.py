@@ -49,7 +49,7 @@ def parse_duration(value: object, field: str = "duration") -> float:
     hint = 'use seconds or a string such as "15m"'
     if isinstance(value, str) and (match := _TIME.match(value)):
         seconds = float(match[1]) * _TIME_FACTOR[(match[2] or "").lower()]
-    elif isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+    elif isinstance(value, (int, float)) and not isinstance(value, bool) and _is_finite(value):
         seconds = float(value)
     else:
         raise _refuse(field, value, "is not a time", hint)
@@ -58,6 +58,13 @@ def parse_duration(value: object, field: str = "duration") -> float:
     if seconds > MAX_TIME_S:
         raise _refuse(field, value, "is too long", "the most is ten years")
     return seconds
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number that no float holds
+        return False
 
 
 def format_size(size_bytes: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from bellglass.node.executions import lines, timeline
 from bellglass.node.executions.lines import Lines, Selection
 from bellglass.node.executions.log import ExecutionLog
 from bellglass.node.executions.timeline import Timeline
+from bellglass.node.guestlink.budget import CpuBudget
 from bellglass.wire.guest import STDERR, STDOUT
 
 ALL = Selection(0.0, 1e12)
@@ -149,3 +151,25 @@ def test_a_search_through_much_ends_and_goes_on(writer: Writer, monkeypatch: pyt
             break
     assert [line.text for line in found] == ["needle"]
     assert pages > 5
+
+
+def test_reading_costs_the_sandbox_no_more_than_its_share(tmp_path: Path) -> None:
+    """Lines of nothing cost the most: a page looks at so many."""
+    folder, id = tmp_path / "executions", ids.new_ulid()
+    folder.mkdir()
+    index, log = Timeline(folder), ExecutionLog(folder, id, 2**23)
+    data = b"\n" * 65536
+    for _ in range(20):
+        index.wrote(id, STDOUT, log.append(STDOUT, data), data)
+    record = {"state": "running", "command": ["true"], "exit_code": None}
+
+    def read(**selection: Any) -> CpuBudget:
+        budget = CpuBudget()
+        reader = Lines(folder, lambda _: (log, record), budget)
+        asyncio.run(reader.forward(None, 100, ALL._replace(**selection)))
+        return budget
+
+    assert read(execution_id=ids.new_ulid()).pauses == 0, "what is little is told at once"
+    began, used = time.perf_counter(), time.process_time()
+    assert read(search="none has this").pauses > 0
+    assert time.process_time() - used < 0.6 * (time.perf_counter() - began), "the rest of the time is others'"

@@ -104,6 +104,14 @@ def test_connect_never_shortens(e2b: httpx2.Client) -> None:
     refused(e2b.post(f"/sandboxes/{id}/connect", json={"timeout": 0}), 400)
 
 
+def test_times_beyond_all_numbers(e2b: httpx2.Client) -> None:
+    id = create(e2b, timeout=600)["sandboxID"]
+    assert e2b.post(f"/sandboxes/{id}/refreshes", json={"duration": -(10**400)}).status_code == 204
+    refused(e2b.post(f"/sandboxes/{id}/refreshes", json={"duration": 10**400}), 400)
+    for path in (f"/sandboxes/{id}/timeout", f"/sandboxes/{id}/connect"):
+        refused(e2b.post(path, json={"timeout": 10**400}), 400)
+
+
 def test_timeouts(harness: Harness, e2b: httpx2.Client) -> None:
     id = create(e2b)["sandboxID"]
     assert harness.peer.params("sandbox.create")["spec"]["lifetime_s"] == 300
@@ -111,7 +119,7 @@ def test_timeouts(harness: Harness, e2b: httpx2.Client) -> None:
     assert harness.peer.params("sandbox.update")["lifetime_s"] == 20
     assert e2b.post(f"/sandboxes/{id}/timeout", json={"timeout": 0}).status_code == 204
     refused(e2b.get(f"/sandboxes/{id}"), 404)
-    for timeout in (0, -1, "60", 1.5, True, 10**9):
+    for timeout in (0, -1, "60", 1.5, True, 10**9, 10**400):
         refused(e2b.post("/sandboxes", json={"templateID": "base", "timeout": timeout}), 400)
 
 
@@ -182,6 +190,7 @@ def test_pages(harness: Harness) -> None:
     assert [item["sandboxID"] for item in e2b.get("/sandboxes").json()] == newest
     for wrong in (
         {"limit": 0}, {"limit": 101}, {"limit": "x"}, {"order": "up"}, {"state": "ended"}, {"startedAfter": "noon"},
+        {"startedAfter": "9999-12-31T23:59:59-12:00"}, {"startedAfter": "0001-01-01T00:00:00+12:00"},
         {"startedAfter": "2026-01-01T00:00:00"}, {"nextToken": "x"}, {"metadata": "x"},
     ):  # fmt: skip
         refused(e2b.get("/v2/sandboxes", params=wrong), 400)

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from bellglass.node.executions import timeline
 from bellglass.node.executions.log import Cursor, ExecutionLog
 from bellglass.node.executions.timeline import CONTINUES, ENDED, JOIN_S, STARTED, TOGETHER_S, Piece
+from bellglass.node.guestlink.budget import CpuBudget
 from bellglass.wire.guest import STDERR, STDOUT
 
 KINDS = {STDOUT: "stdout", STDERR: "stderr", STARTED: "started", ENDED: "ended"}
@@ -24,7 +25,7 @@ MAX_LINE_BYTES = 16 * 1024
 MAX_COMMAND = 1024
 BUDGET_PIECES = 20_000
 BUDGET_BYTES = 4 * 2**20
-_TURN_BYTES, _TURN_PIECES = 256 * 1024, 1024
+_TURN_BYTES, _TURN_PIECES = 64 * 1024, 256
 _LOOK_AHEAD = 1024
 _SEEK_BYTES = 32 * 1024
 """What finding a place in a log counts for."""
@@ -61,7 +62,15 @@ class Page(NamedTuple):
 class Lines:
     """Of one sandbox, running or not. `view(id)` answers an execution's log and record, or None once they are gone."""
 
-    def __init__(self, folder: Path, view: Callable[[str], tuple[ExecutionLog, dict[str, Any]] | None]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        view: Callable[[str], tuple[ExecutionLog, dict[str, Any]] | None],
+        budget: CpuBudget | None = None,
+    ) -> None:
+        """`budget`: what reading costs the node's loop is the sandbox's to pay."""
+        self._budget = budget or CpuBudget()
+        self._began = time.perf_counter()
         self._folder = folder
         self._view = view
         self._views: dict[str, tuple[ExecutionLog, dict[str, Any]] | None] = {}
@@ -113,12 +122,18 @@ class Lines:
     async def _paced(self, pieces: Any) -> AsyncIterator[tuple[int, Piece]]:
         """The loop is others' too."""
         rested_at = looked_at = 0
+        self._began = time.perf_counter()
         for number, piece in pieces:
             self._looked += 1
             if self._read_bytes - rested_at > _TURN_BYTES or self._looked - looked_at > _TURN_PIECES:
                 rested_at, looked_at = self._read_bytes, self._looked
-                await asyncio.sleep(0)
+                await self.pay()
             yield number, piece
+
+    async def pay(self) -> None:
+        """For what was read since; waits where that was more than the sandbox's share."""
+        await asyncio.sleep(self._budget.spend(time.perf_counter() - self._began))
+        self._began = time.perf_counter()
 
     def _spent(self) -> bool:
         return self._looked >= BUDGET_PIECES or self._read_bytes >= BUDGET_BYTES

@@ -13,9 +13,13 @@ from bellglass.node.app import Node
 from bellglass.node.executions import registry
 from bellglass.node.executions.lines import Line, Lines, Selection
 from bellglass.node.executions.log import ExecutionLog
+from bellglass.node.guestlink.budget import CpuBudget
 from bellglass.node.params import Params
 
 MOST_LINES = 1000
+MOST_BUDGETS = 1024
+_BUDGETS: dict[str, CpuBudget] = {}
+"""Of the sandboxes whose lines were read last."""
 
 
 async def page(node: Node, params: Params, stream: LinkStream) -> None:
@@ -30,11 +34,21 @@ async def page(node: Node, params: Params, stream: LinkStream) -> None:
     )
     limit = params.integer("limit", 100, least=1, most=MOST_LINES)
     place = _place(params.raw("place", None))
-    lines = Lines(node.sandboxes.log_folder(sandbox_id), partial(_view, node, sandbox_id))
+    lines = Lines(node.sandboxes.log_folder(sandbox_id), partial(_view, node, sandbox_id), _budget(sandbox_id))
     read = lines.backward if params.flag("backward") else lines.forward
     found = await read(place, limit, selection)
+    await lines.pay()
     result = {"lines": [_shown(line) for line in found.lines], "place": list(found.place), "more": found.more}
     await stream.send_head({"result": result}, end=True)
+
+
+def _budget(sandbox_id: str) -> CpuBudget:
+    """One for all readers of a sandbox's lines, also those who come again and again."""
+    budget = _BUDGETS.pop(sandbox_id, None) or CpuBudget()
+    _BUDGETS[sandbox_id] = budget
+    if len(_BUDGETS) > MOST_BUDGETS:
+        del _BUDGETS[next(iter(_BUDGETS))]
+    return budget
 
 
 def _view(node: Node, sandbox_id: str, execution_id: str) -> tuple[ExecutionLog, dict[str, Any]] | None:

@@ -77,7 +77,10 @@ def _since(text: str | None) -> str | None:
         moment = None
     if moment is None or moment.tzinfo is None:
         raise InvalidRequest(f"startedAfter: {shown(text)} is no time with a zone, as in RFC 3339")
-    return format_time(moment)
+    try:
+        return format_time(moment)
+    except OverflowError:
+        raise InvalidRequest(f"startedAfter: {shown(text)} is no time of the years 1 to 9999") from None
 
 
 def _order(request: Request) -> bool:

@@ -176,7 +176,7 @@ def running(request: Request, sandbox_id: str | None = None) -> Sandbox:
 async def _extend(request: Request, seconds: int) -> Sandbox:
     """Leaves a later end as it is, to the byte."""
     found = running(request)
-    if found.expires_at is not None and parse_time(found.expires_at).timestamp() >= time.time() + seconds:
+    if found.expires_at is not None and parse_time(found.expires_at).timestamp() - time.time() >= seconds:
         return found
     return await _update(request, UpdateSandbox(keep_for=seconds))
 
