@@ -32,7 +32,7 @@ from bellglass.wire.frames import MAX_DATA, encode
 from bellglass.wire.output import InputType, OutputDecoder, OutputEvent, OutputType
 
 LEAVES = (1000, 1001)
-LEAVE_S = 5.0
+LEAVE_S = 2.0
 
 
 async def relay(socket: Socket, stream: LinkStream) -> None:
