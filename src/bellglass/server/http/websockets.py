@@ -29,6 +29,7 @@ from bellglass.server.http.validation import refuse, unknown_field
 
 MAX_MESSAGE_BYTES = 1024 * 1024
 PING_EVERY_S = 20.0
+FLUSH_S = 3.0
 CLOSE_BASE = 4000
 DROPPED = 1006
 log = structlog.get_logger("bellglass.access")
@@ -233,14 +234,22 @@ class SocketProtocol(WebSocketsSansIOProtocol):
     """uvicorn's, which tells when the connection is gone, and keeps no pongs for a client that reads nothing."""
 
     on_gone: Callable[[], None] | None = None
+    _cut: asyncio.TimerHandle | None = None
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
         # Its lines have the query, which holds names of files, and Gateway writes one for each connection.
         self.logger = self.conn.logger = _quiet
 
+    def eof_received(self) -> None:
+        super().eof_received()
+        # Who hangs up may read what is under way, for a while: closing alone would wait for him for ever.
+        self._cut = self.loop.call_later(FLUSH_S, self.transport.abort)
+
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        if self._cut is not None:
+            self._cut.cancel()
         if self.on_gone is not None:
             self.on_gone()
 
