@@ -206,7 +206,7 @@ class FakeHandle:
 
     async def destroy(self) -> None:
         await asyncio.sleep(self._driver.fault("destroy_delay_s", 0))
-        self.groups.kill_all()  # type: ignore[attr-defined]
+        await self.groups.kill_all()  # type: ignore[attr-defined]
         if self.pid and alive(self.pid, self._start_ticks):
             os.kill(self.pid, signal.SIGKILL)
             await self._dead()

@@ -82,8 +82,10 @@ class CgroupTrees:
         if not self._fault("undying_groups"):
             self._kill(self._root / execution_id)
 
-    def kill_all(self) -> None:
+    async def kill_all(self) -> None:
+        """Returns when they are dead."""
         self._kill(self._root)
+        await _until(lambda: not self._populated(self._root), asyncio.get_running_loop().time() + 5)
 
     async def wait_empty(self, execution_id: str, deadline: float) -> bool:
         return await _until(lambda: not self._populated(self._root / execution_id), deadline)
@@ -153,10 +155,13 @@ class ProcessTrees:
         for pid in self._members(execution_id) if not self._fault("undying_groups") else ():
             _kill(pid)
 
-    def kill_all(self) -> None:
+    async def kill_all(self) -> None:
+        """Returns when they are dead."""
+        deadline = asyncio.get_running_loop().time() + 5
         for execution_id in list(self._sockets):
             for pid in self._members(execution_id):
                 _kill(pid)
+            await self.wait_empty(execution_id, deadline)
             self._sockets.pop(execution_id).close()
 
     async def wait_empty(self, execution_id: str, deadline: float) -> bool:
