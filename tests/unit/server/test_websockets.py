@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from socket import SHUT_WR
 from typing import Any
 
 import pytest
@@ -207,6 +208,28 @@ def test_a_slow_client_is_waited_for(connect: Callable[..., WebSocket], harness:
     assert seen < 300, "100 MB lie in the server"
     assert all(socket.receive() == b"x" * 100_000 for _ in range(999))
     assert socket.receive() == "flood"
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_who_has_hung_up_keeps_no_connection(reads: bool, connect: Callable[..., WebSocket], harness: Harness) -> None:
+    """What was under way is there for a client that reads it; one that does not would hold it for a minute."""
+    counted = harness.server.config.http_protocol_class.keywords["counted"]  # type: ignore[union-attr]
+    before = len(counted.open)
+    SENT.clear()
+    socket = connect("/v1/test/me")
+    socket.receive()
+    socket.send("flood")
+    seen = -1
+    while seen != len(SENT):
+        seen = len(SENT)
+        threading.Event().wait(0.3)
+    raw = socket._stream.get_extra_info("socket")
+    raw.shutdown(SHUT_WR)
+    came = 0
+    while reads and (data := raw.recv(1 << 20)):
+        came += len(data)
+    assert came >= seen * 100_000 if reads else len(counted.open) == before + 1
+    harness.until(lambda: len(counted.open) == before, 15)
 
 
 def test_a_busy_route_is_not_written_full(connect: Callable[..., WebSocket]) -> None:
