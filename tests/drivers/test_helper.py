@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
+import resource
 import select
 import signal
 import socket
@@ -23,6 +25,7 @@ from bellglass.node.drivers.runc import RuncDriver
 from bellglass.node.helper import cgroup, hostwide, kernel
 from bellglass.node.helper.client import HelperClient
 from bellglass.node.helper.hostwide import WANTED_PID_MAX
+from tests.functional.waiting import wait_until
 
 
 @pytest.fixture
@@ -199,6 +202,37 @@ def test_it_dies_with_the_node(tmp_path: Path) -> None:
     os.waitpid(launcher, 0)
     assert poll.poll(5000), "the helper outlived the node"
     os.close(pidfd)
+
+
+def test_a_node_that_goes_without_reading_its_answers_is_no_error(tmp_path: Path) -> None:
+    """Its channel is then reset, not just closed."""
+    data = DataDir(tmp_path)
+    data.logs_dir.mkdir()
+    process, ours = launch_helper(data, "testtest")
+    ours.send(json.dumps({"id": 1, "op": "probe", "runtime": "runc"}).encode())
+    ours.settimeout(10)
+    assert json.loads(ours.recv(65536, socket.MSG_PEEK))["id"] == 1, "the answer is there, and stays unread"
+    ours.close()
+    assert process.wait(10) == 0
+    assert "Traceback" not in (data.logs_dir / "helper.log").read_text()
+
+
+def test_a_host_without_processes_is_a_typed_error_and_no_end(channel: Any) -> None:
+    """A fork that fails does so before the request has been begun: later the same one passes."""
+    process, ours = channel
+    probe = {"id": 1, "op": "probe", "runtime": "runc"}
+    assert "version" in ask(ours, probe)["result"]
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    wait_until(lambda: not children.read_text(), 10, "its workers live on")
+    limits = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
+    held = {int(name) for name in os.listdir(f"/proc/{process.pid}/fd")}
+    next_free = next(number for number in itertools.count() if number not in held)
+    resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (next_free, limits[1]))
+    refused = ask(ours, probe)
+    assert (refused["id"], refused["error"]["code"]) == (1, "no_capacity")
+    assert refused["error"]["details"] == {"resource": "pids"} and "probe" in refused["error"]["message"]
+    resource.prlimit(process.pid, resource.RLIMIT_NOFILE, limits)
+    assert "version" in ask(ours, probe)["result"]
 
 
 def test_a_gone_helper_is_a_typed_error(tmp_path: Path) -> None:

@@ -30,8 +30,10 @@ def traces(rig: Any, sandbox_id: str) -> list[str]:
     found = [str(h / name) for h in cgroup.layout().hierarchies if (h / name).exists()]
     found += [f"lease {index}"] if (index := uids.find(rig.installation, sandbox_id)) is not None else []
     found += [str(p) for p in (rig.data.sandbox_dir(sandbox_id), rig.data.runc_root / sandbox_id) if p.exists()]
-    found += [line for line in Path("/proc/self/mounts").read_text().splitlines() if sandbox_id in line]
-    found += [device for device, backing in kernel.loop_devices().items() if sandbox_id in backing]
+    # The id of a probe is the same in all installations.
+    mounts, ours = Path("/proc/self/mounts").read_text().splitlines(), str(rig.data.root)
+    found += [line for line in mounts if sandbox_id in line and ours in line]
+    found += [device for device, backing in kernel.loop_devices().items() if sandbox_id in backing and ours in backing]
     return found
 
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from bellglass.ballast import FILE_NAME, SIZE_BYTES
 from bellglass.supervise import control
 from bellglass.testing.stack import PARENT_DIR, Stack
 from tests.functional.own import own_installation
@@ -38,6 +39,11 @@ class SmallDisk:
     def free(self) -> int:
         found = os.statvfs(self.mount)
         return found.f_bavail * found.f_frsize
+
+    def given_up(self) -> int:
+        """The bytes of their ballast that the daemons have spent."""
+        folders = (self.stack.data.node_dir, self.stack.data.server_dir)
+        return sum(SIZE_BYTES - (folder / FILE_NAME).stat().st_size for folder in folders)
 
     def info(self) -> dict[str, Any]:
         """The `disk` of the node."""

@@ -24,7 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from bellglass.errors import BellglassError, InternalError, InvalidRequest
+from bellglass.errors import BellglassError, InternalError, InvalidRequest, NoCapacity
 from bellglass.model import now
 from bellglass.node.helper.context import Context
 from bellglass.node.helper.operations import Operation, parse
@@ -69,6 +69,7 @@ class _Workers:
         self._channel = channel
 
     def begin(self, request: _Request) -> None:
+        """Raises NoCapacity when the host has no process left for it."""
         deadline = time.monotonic() + request.operation.timeout_s
         while self._idle:
             worker, _ = self._idle.pop()
@@ -76,7 +77,15 @@ class _Workers:
                 break
             worker.channel.close()
         else:
-            worker = fork(self._all(), lambda message: _act(self._context, self._channel, message))
+            try:
+                worker = fork(self._all(), lambda message: _act(self._context, self._channel, message))
+            except OSError as error:  # of processes, memory or descriptors: later there may be some
+                log("can't fork", op=request.op, error=str(error))
+                raise NoCapacity(
+                    f"the helper can't start a process for {request.op}: {error}",
+                    details={"resource": "pids"},
+                    hint="the host is out of processes, memory or open files: see its kernel log, then try again",
+                ) from error
             worker.give(request.message)  # one that has died already is told of by its end
         self.busy[worker.pid] = _Busy(worker, request, deadline)
 
@@ -132,7 +141,12 @@ def serve(context: Context, channel: socket.socket) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.collect()
     gc.freeze()  # workers then share these pages for longer
-    workers = _Workers(context, channel)
+    # The node may go without having read its last answers: that resets the channel, or breaks it for the next answer.
+    with suppress(ConnectionResetError, BrokenPipeError):
+        _loop(channel, wake_read, _Workers(context, channel))
+
+
+def _loop(channel: socket.socket, wake_read: int, workers: _Workers) -> None:
     waiting: list[_Request] = []
     while True:
         poll = select.poll()
@@ -151,7 +165,7 @@ def serve(context: Context, channel: socket.socket) -> None:
                 return
             if (request := _parse(channel, message)) is not None:
                 waiting.append(request)
-        _begin(workers, waiting)
+        _begin(channel, workers, waiting)
 
 
 def _parse(channel: socket.socket, message: bytes) -> _Request | None:
@@ -170,7 +184,7 @@ def _parse(channel: socket.socket, message: bytes) -> _Request | None:
     return None
 
 
-def _begin(workers: _Workers, waiting: list[_Request]) -> None:
+def _begin(channel: socket.socket, workers: _Workers, waiting: list[_Request]) -> None:
     """Each that has no earlier one of its sandbox before it."""
     at_work = {one.request.sandbox_id for one in workers.busy.values()} - {None}
     for request in list(waiting):
@@ -179,7 +193,10 @@ def _begin(workers: _Workers, waiting: list[_Request]) -> None:
         waiting.remove(request)
         if request.sandbox_id is not None:
             at_work.add(request.sandbox_id)
-        workers.begin(request)
+        try:
+            workers.begin(request)
+        except NoCapacity as error:
+            _answer(channel, request.id, error=error)
 
 
 def _act(context: Context, channel: socket.socket, message: bytes) -> bool:

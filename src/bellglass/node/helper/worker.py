@@ -47,9 +47,16 @@ class Worker:
 
 
 def fork(others: Iterable[Worker], act: Callable[[bytes], bool]) -> Worker:
-    """A worker that calls `act` with each request; when it answers False, that was the worker's last one."""
+    """A worker that calls `act` with each request; when it answers False, that was the worker's last one. Raises
+    OSError when the host has no process, memory or descriptor left for it."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    parent, pid = os.getpid(), os.fork()
+    parent = os.getpid()
+    try:
+        pid = os.fork()
+    except OSError:
+        ours.close()
+        theirs.close()
+        raise
     if pid:
         theirs.close()
         return Worker(pid, ours)
