@@ -15,9 +15,10 @@ from bellglass.egress.events import Events, after_a_while
 from bellglass.egress.floor import Floor, parse_exceptions
 from bellglass.egress.loop import Loop, Task
 from bellglass.egress.policy import DENY, Policy
-from bellglass.egress.proxy.connection import Connection, Failed, Refused
+from bellglass.egress.proxy.connection import Connection
 from bellglass.egress.proxy.lookup import Address, Lookup
 from bellglass.egress.proxy.names import Names
+from bellglass.egress.proxy.outcomes import Failed, Refused
 from bellglass.egress.proxy.route import Routes
 
 if TYPE_CHECKING:

@@ -3,6 +3,9 @@
 The order is the boundary: the name comes from the resolver, is checked against the policy, then what the client says in
 its first bytes where the port tells what they must be, then the address against the floor; the one that was checked is
 dialled. Nothing of the client's is taken off its socket before all that. `cut` ends it inside the call.
+
+A client may change bytes that it has sent: those of sendfile(2) are the file's own pages until somebody copies them. So
+what was read once may read otherwise the next time, and what passes because of what it says passes as it was read.
 """
 
 from __future__ import annotations
@@ -15,15 +18,16 @@ from typing import TYPE_CHECKING, Any
 
 from bellglass.egress.loop import Signal, Task
 from bellglass.egress.policy import Verdict
-from bellglass.egress.proxy import classify, http, relay, tls
+from bellglass.egress.proxy import classify, hellos, http, relay
 from bellglass.egress.proxy.head import BadMessage
+from bellglass.egress.proxy.hellos import HELLO_TIMEOUT_S
 from bellglass.egress.proxy.lookup import Address, LookupFailed, connect
+from bellglass.egress.proxy.outcomes import Failed, Refused
 from bellglass.egress.proxy.relay import Counter, Ended
 
 if TYPE_CHECKING:
     from bellglass.egress.proxy.app import Ward
 
-HELLO_TIMEOUT_S = 5.0
 DIAL_TIMEOUT_S = 10.0
 MAX_DIALS = 4
 HTTPS_PORT, HTTP_PORT = 443, 80
@@ -40,24 +44,6 @@ _KEEPALIVE = ((socket.TCP_KEEPIDLE, 120), (socket.TCP_KEEPINTVL, 30), (socket.TC
 
 
 Direction = Callable[[], Coroutine[Any, Any, None]]
-
-
-class Refused(Exception):
-    """By the policy, the floor, or what the client said. `host` and `rule` where they differ from the connection's."""
-
-    def __init__(self, reason: str, *, host: str | None = None, rule: str | None = None) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.host = host
-        self.rule = rule
-
-
-class Failed(Exception):
-    """Allowed, but it didn't come about: lookup_failed, connect_failed."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
 
 
 class Connection:
@@ -153,7 +139,8 @@ class Connection:
         kind = None
         if self.verdict.checked:
             if self.port == HTTPS_PORT:
-                await self._look_at_hello(monotonic() + HELLO_TIMEOUT_S)
+                assert self.name is not None
+                await hellos.look(self._loop, self._client, self.name, monotonic() + HELLO_TIMEOUT_S)
                 kind = classify.TLS
             elif self.port == HTTP_PORT:
                 await self._look_at_request()
@@ -162,14 +149,15 @@ class Connection:
             kind = classify.RAW
         await self._dial()
         self.ward.allowed += 1
+        start = b""
         if kind is None:
-            kind = await self._first_bytes()
+            kind, start = await self._first_bytes()
         if kind == classify.HTTP:
             await self._relay_http()
         elif kind == classify.TLS:
             await self._relay_tls()
         else:
-            await self._relay_raw()
+            await self._relay_raw(start)
 
     async def _dial(self) -> None:
         """Raises Refused when no address is above the floor, Failed."""
@@ -217,40 +205,6 @@ class Connection:
 
     # --- looking -----------------------------------------------------------------------------------------
 
-    async def _look_at_hello(self, deadline: float | None) -> tls.Hello:
-        """A hello for this name, still not taken. Without a deadline it counts from the first byte. Raises Refused."""
-        needed = tls.RECORD_HEADER
-        seen = -1
-        reading = tls.Reading()
-        try:
-            while True:
-                try:
-                    found = relay.peek(self._client, tls.MAX_LOOK_BYTES)
-                except BlockingIOError:
-                    await self._loop.readable(self._client, deadline)
-                    continue
-                if not found:
-                    raise Ended if seen < 0 else tls.BadHello("cut off")
-                if len(found) == seen or (len(found) < needed and seen >= 0):
-                    seen = len(found)
-                    if relay.at_end(self._client):
-                        raise tls.BadHello("cut off")
-                    deadline = deadline or monotonic() + HELLO_TIMEOUT_S
-                    await self._loop.readable(self._client, deadline)
-                    continue
-                seen = len(found)
-                hello = reading.go_on(found)
-                if isinstance(hello, tls.Hello):
-                    break
-                needed = hello
-        except tls.NoServerName as error:
-            raise Refused("no_sni") from error
-        except (tls.BadHello, TimeoutError) as error:
-            raise Refused("bad_hello") from error
-        if hello.name != self.name:
-            raise Refused("sni_mismatch", host=hello.name)
-        return hello
-
     async def _look_at_request(self) -> None:
         assert self.name is not None
         try:
@@ -262,8 +216,9 @@ class Connection:
         host = error.host if isinstance(error, BadMessage) else None
         return Refused("bad_request") if host is None else Refused("host_mismatch", host=host)
 
-    async def _first_bytes(self) -> str:
-        """What the client begins with, or raw when the server speaks first. Raises Refused."""
+    async def _first_bytes(self) -> tuple[str, bytes]:
+        """What the client begins with, or raw when the server speaks first; and the bytes that make it raw, still not
+        taken. Raises Refused."""
         assert self._upstream is not None
         deadline = None
         seen = 0
@@ -271,21 +226,22 @@ class Connection:
             try:
                 found = relay.peek(self._client, classify.MAX_LINE_BYTES + 1)
                 if not found:
-                    return classify.RAW
-                if len(found) == seen:
-                    if relay.at_end(self._client):
-                        return classify.RAW  # no request, and nothing can follow that would make it one
+                    return classify.RAW, b""
+                start = bytes(found)
+                if len(start) == seen and not relay.at_end(self._client):
                     raise BlockingIOError
-                kind = classify.classify(bytes(found))
+                kind = classify.classify(start)
                 if kind is not None:
-                    return kind
+                    return kind, start
+                if len(start) == seen:
+                    return classify.RAW, start  # no request, and nothing can follow that would make it one
                 seen = len(found)
                 deadline = deadline or monotonic() + HELLO_TIMEOUT_S
             except BlockingIOError:
                 try:
                     if not seen:
                         relay.peek(self._upstream, 1)
-                        return classify.RAW
+                        return classify.RAW, b""
                 except BlockingIOError:
                     pass
                 try:
@@ -297,53 +253,22 @@ class Connection:
 
     # --- relaying ----------------------------------------------------------------------------------------
 
-    async def _relay_raw(self) -> None:
+    async def _relay_raw(self, start: bytes) -> None:
+        await self._both_ways(lambda: self._send_raw(start), self._receive)
+
+    async def _send_raw(self, start: bytes) -> None:
         assert self._upstream is not None
-        client, upstream = self._client, self._upstream
-        await self._both_ways(lambda: relay.pump(self._loop, client, upstream, self.sent), self._receive)
+        await relay.pass_on(self._loop, self._client, self._upstream, start, self.sent)
+        await relay.pump(self._loop, self._client, self._upstream, self.sent)
 
     async def _receive(self) -> None:
         assert self._upstream is not None
         await relay.pump(self._loop, self._upstream, self._client, self.received)
 
     async def _relay_tls(self) -> None:
-        await self._both_ways(self._send_tls, self._receive)
-
-    async def _send_tls(self) -> None:
-        """A server that wants another key share has the client send a second hello, as readable as the first. Before
-        it may stand a change of cipher spec, warnings, and data where the first one announced that. Records of other
-        kinds are refused: some servers pass over them, and read the hello behind."""
-        assert self._upstream is not None
-        hello = await self._look_at_hello(None)
-        await relay.pump(self._loop, self._client, self._upstream, self.sent, hello.length)
-        passed = {tls.CHANGE_CIPHER_SPEC, tls.ALERT} | ({tls.APPLICATION_DATA} if hello.early_data else set())
-        while True:
-            await self._loop.breathe()
-            try:
-                start = bytes(relay.peek(self._client, tls.RECORD_HEADER + 1))
-            except BlockingIOError:
-                await self._loop.readable(self._client)
-                continue
-            if not start:
-                return
-            if start[0] not in (tls.HANDSHAKE, *passed):
-                if start[0] != tls.APPLICATION_DATA:
-                    raise Refused("bad_hello")
-                break
-            if len(start) <= tls.RECORD_HEADER:
-                if relay.at_end(self._client):
-                    break
-                await self._loop.readable(self._client)
-                continue
-            size = int.from_bytes(start[3:5], "big")
-            if start[0] in passed:
-                await relay.pump(self._loop, self._client, self._upstream, self.sent, tls.RECORD_HEADER + size)
-                continue
-            if start[5] == tls.CLIENT_HELLO or not size:
-                hello = await self._look_at_hello(None)
-                await relay.pump(self._loop, self._client, self._upstream, self.sent, hello.length)
-            break
-        await relay.pump(self._loop, self._client, self._upstream, self.sent)
+        assert self._upstream is not None and self.name is not None
+        loop, client, upstream, name = self._loop, self._client, self._upstream, self.name
+        await self._both_ways(lambda: hellos.send(loop, client, upstream, name, self.sent), self._receive)
 
     async def _relay_http(self) -> None:
         assert self._upstream is not None and self.name is not None

@@ -68,6 +68,15 @@ async def pump(
         await loop.breathe()
 
 
+async def pass_on(
+    loop: Loop, source: socket.socket, target: socket.socket, data: bytes, counter: Counter, *, more: bool = False
+) -> None:
+    """Bytes that were peeked, as they were read: their sender may have changed them since. Raises OSError."""
+    discard(source, len(data))
+    counter.count += len(data)
+    await send_all(loop, target, data, more=more)
+
+
 async def send_all(loop: Loop, target: socket.socket, data: bytes, *, more: bool = False) -> None:
     """`more`: the rest of the packet follows at once."""
     view = memoryview(data)

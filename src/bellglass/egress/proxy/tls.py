@@ -101,6 +101,14 @@ def parse(data: bytes | memoryview) -> Hello | int:
     return Reading().go_on(data)
 
 
+def whole(data: bytes) -> Hello:
+    """Of bytes that are one hello from the first to the last. Raises BadHello, NoServerName."""
+    hello = parse(data)
+    if not isinstance(hello, Hello) or hello.length != len(data):
+        raise BadHello("it changed while it was read")
+    return hello
+
+
 def _needed(count: int) -> int:
     if count > MAX_LOOK_BYTES:
         raise BadHello(f"more than {MAX_LOOK_BYTES} bytes")
