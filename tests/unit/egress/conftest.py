@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,13 +11,26 @@ import pytest
 
 from bellglass.egress.loop import Loop
 
+NARROW = 2048
+
+
+def pair(*, narrow: bool = False) -> tuple[socket.socket, socket.socket]:
+    """`narrow`: what the first one sends, the second one holds little of."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        if narrow:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, NARROW)
+        one = socket.create_connection(listener.getsockname(), 20)
+        other, _ = listener.accept()
+    other.settimeout(20)
+    if narrow:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, NARROW)
+    return one, other
+
 
 class LoopThread:
     """Coroutines and calls go in by `call`; it is the only thing of the loop that other threads may touch."""
 
     def __init__(self, folder: Path) -> None:
-        import socket
-
         self.folder = folder
         self.loop = Loop()
         self._ours, self._theirs = socket.socketpair()

@@ -15,24 +15,10 @@ from bellglass.egress.proxy import hellos
 from bellglass.egress.proxy.outcomes import Refused
 from bellglass.egress.proxy.relay import Counter, Ended
 from tests.security.client_hellos import hello, in_records, server_name
-from tests.unit.egress.conftest import LoopThread
+from tests.unit.egress.conftest import LoopThread, pair
 
-NARROW = 2048
 UNKNOWN = 0xFAFA
 """An extension that is only long."""
-
-
-def pair(*, narrow: bool = False) -> tuple[socket.socket, socket.socket]:
-    """`narrow`: what the first one sends, the second one holds little of."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        if narrow:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, NARROW)
-        one = socket.create_connection(listener.getsockname(), 20)
-        other, _ = listener.accept()
-    other.settimeout(20)
-    if narrow:
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, NARROW)
-    return one, other
 
 
 class Way:

@@ -65,7 +65,11 @@ async def pump(
         counter.count += sent
         if limit is not None:
             left -= sent
-        await loop.breathe()
+        if sent < size:
+            # Full: at once there is room for little, and all of what was looked at would be looked at again for it.
+            await loop.writable(target)
+        else:
+            await loop.breathe()
 
 
 async def pass_on(
