@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # compat_env.sh NAME : the environment NAME of tests/compat/clients.toml, made in the cache unless it is there, and its
-# folder on stdout. A python one is a venv, an npm one has node_modules.
+# folder on stdout. A python one is a venv, an npm one has node_modules, a python27 one is a Python 2.7 that holds its
+# packages, run by its bin/python. Ends with 3 where the host's mirror has no Python 2.7.
 source "$(dirname "$0")/lib.sh"
 
 name=${1:?usage: compat_env.sh NAME}
@@ -49,11 +50,28 @@ make_npm() {
     "${npm[@]}" install --prefix "$1" --no-audit --no-fund --no-save --ignore-scripts "${packages[@]}"
 }
 
+# The last that knows Python 2, and what builds those packages that are no wheels.
+PIP_27=pip==20.3.4
+BUILD_27=(setuptools==44.0.0 wheel==0.37.1)
+
+make_python27() {
+    local into=$1/python/usr/lib/python2.7/dist-packages headers=$1/python/usr/include pip
+    "$VENV/bin/python" -m pip download --disable-pip-version-check --no-deps --dest "$1" "$PIP_27"
+    pip=$(echo "$1"/pip-*.whl)
+    run_pip() {
+        PYTHONPATH=$pip CC=gcc CPATH=$headers/python2.7:$headers "$1/bin/python" -m pip install --no-deps \
+            --target "$into" "${@:2}"
+    }
+    run_pip "$1" "${BUILD_27[@]}" &&
+        run_pip "$1" --no-build-isolation "${packages[@]}"
+}
+
 if [[ ! -f $folder/.complete ]]; then
     one_at_a_time
     if [[ ! -f $folder/.complete ]]; then
         rm -rf "$folder"
         mkdir -p "$BELLGLASS_CACHE/compat"
+        [[ $kind != python27 ]] || "$(dirname "$0")/python27.sh" "$folder" || exit
         logged "compat-$name" "make_$kind" "$folder" || exit 1
         touch "$folder/.complete"
     fi
