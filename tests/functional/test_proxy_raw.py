@@ -282,3 +282,19 @@ def test_megabytes_arrive_whole_both_ways_at_once(rig: Rig, servers: dict[str, s
     assert received == data
     client.close()
     peer.close()
+
+
+def test_the_way_to_the_sandbox_is_not_paced(rig: Rig, servers: dict[str, socket.socket]) -> None:
+    """Whatever the host's default is: BBR's timers would cost more than the bytes do."""
+    gateway, settings = rig.sandboxes["sb1"].outer, "net.ipv4.tcp_{}congestion_control"
+    known = gateway.run("sysctl", "-n", settings.format("available_")).split()
+    others = [name for name in ("bbr", *known) if name in known and name != "reno"]
+    if not others:
+        pytest.skip("a kernel that has reno alone")
+    gateway.run("sysctl", "-qw", f"{settings.format('')}={others[0]}")
+    client, peer = pair(rig, "a.test", servers["a.test"])
+    with client, peer:
+        peer.sendall(b"x")
+        assert client.recv(1) == b"x"
+        seen = gateway.run("ss", "-tinH", "state", "established", "sport", "=", ":1080").split()
+        assert "reno" in seen and others[0] not in seen

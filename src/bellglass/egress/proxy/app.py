@@ -7,6 +7,7 @@ import resource
 import socket
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from ipaddress import IPv4Address, ip_address
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +55,10 @@ class Ward:
     def listen(self, listener: socket.socket) -> None:
         """In place of the one before."""
         self._stop_listening()
+        # A link inside of the host loses nothing, but where BBR is the default it would be paced, by a timer a piece.
+        # Only the operator can take reno away (tcp_allowed_congestion_control); it works without, at more cost.
+        with suppress(PermissionError):
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
         self._listener = listener
         self._accepting = self.loop.spawn(self._accept(listener), self.sandbox)
 
