@@ -182,6 +182,18 @@ def test_kinds_of_results(python: KernelHost) -> None:
     assert python.run("'\\ud800'").value == "'\\ud800'"
 
 
+def test_a_picture_that_a_cell_saves_is_shown_and_those_of_libraries_are_not(python: KernelHost) -> None:
+    python.run("import io, pathlib\nfrom PIL import Image\npicture = Image.new('RGB', (4, 4))")
+    for name in ("'/tmp/a.png'", "pathlib.Path('/tmp/b.jpg')"):
+        ran = python.run(f"picture.save({name}); Image.open({name}).size")
+        assert [set(result["data"]) >= {"image/png"} for result in ran.results] == [True, False], ran.errors
+        assert ran.value == "(4, 4)"
+    assert python.run("picture.save(io.BytesIO(), 'png')").results == []
+    ran = python.run("figure = plt.figure(); plt.plot([1]); figure.savefig('/tmp/c.png'); plt.close(figure)")
+    assert (ran.results, ran.errors) == ([], [])
+    assert python.run("picture.save('/no/folder.png')").errors[0]["name"] == "FileNotFoundError"
+
+
 def test_big_results_come_in_parts_or_are_left_out(python: KernelHost) -> None:
     make = (
         "import os\nfrom IPython.display import Image\npicture = lambda n: Image(data=%r + os.urandom(n), format='png')"

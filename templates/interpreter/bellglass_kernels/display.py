@@ -1,6 +1,7 @@
 """What a result is shown as: by MIME type, with `chart` and `data` beside, each within a size."""
 
 import base64
+import functools
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -91,7 +92,7 @@ def install(shell: Any) -> None:
     formatters["application/json"].for_type(dict, _json)
     os.environ["MPLBACKEND"] = BACKEND
     shell.events.register("post_execute", _end_of_cell)
-    sys.meta_path.insert(0, _Viewers())
+    sys.meta_path.insert(0, _Pictures())
 
 
 def _json(value: Any) -> Any:
@@ -118,34 +119,57 @@ def _end_of_cell() -> None:
         figures.end_of_cell()
 
 
-class _Viewers(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Pillow's `image.show()` displays: what it starts otherwise needs a screen."""
+class _Pictures(importlib.abc.MetaPathFinder):
+    """Pillow's `image.show()` displays: what it starts otherwise needs a screen. So does a cell's
+    `image.save("name")`, as users of other interpreters have it; what libraries save is not shown."""
 
-    _wrapped: importlib.machinery.ModuleSpec
+    def __init__(self) -> None:
+        self._left = {"PIL.Image": _display_saved, "PIL.ImageShow": _display_shown}
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
-        if name != "PIL.ImageShow":
-            return None
-        sys.meta_path.remove(self)
-        found = importlib.util.find_spec(name)
-        if found is None:
-            return None
-        self._wrapped = found
-        return importlib.util.spec_from_loader(name, self, origin=found.origin)
+        change = self._left.pop(name, None)
+        found = importlib.util.find_spec(name) if change is not None else None
+        if found is not None and found.loader is not None:
+            found.loader = _Changed(found.loader, change)
+        return found
 
-    def create_module(self, spec: Any) -> None:
-        return None
+
+class _Changed(importlib.abc.Loader):
+    def __init__(self, loader: Any, change: Any) -> None:
+        self._loader = loader
+        self._change = change
+
+    def create_module(self, spec: Any) -> Any:
+        return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        from IPython.display import display
+        self._loader.exec_module(module)
+        self._change(module)
 
-        loader = self._wrapped.loader
-        assert loader is not None
-        loader.exec_module(module)
 
-        class Viewer(module.Viewer):  # type: ignore[name-defined]
-            def show(self, image: Any, **options: Any) -> int:
-                display(image)
-                return 1
+def _display_shown(module: Any) -> None:
+    class Viewer(module.Viewer):
+        def show(self, image: Any, **options: Any) -> int:
+            _display(image)
+            return 1
 
-        module.register(Viewer(), order=0)
+    module.register(Viewer(), order=0)
+
+
+def _display_saved(module: Any) -> None:
+    save = module.Image.save
+
+    @functools.wraps(save)
+    def and_display(image: Any, fp: Any, *args: Any, **options: Any) -> None:
+        save(image, fp, *args, **options)
+        is_of_a_cell = sys._getframe(1).f_globals.get("__name__") == "__main__"
+        if is_of_a_cell and isinstance(fp, (str, bytes, os.PathLike)):
+            _display(image)
+
+    module.Image.save = and_display
+
+
+def _display(image: Any) -> None:
+    from IPython.display import display
+
+    display(image)

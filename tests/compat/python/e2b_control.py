@@ -98,6 +98,16 @@ def test_lists(create: Callable[..., Sandbox]) -> None:
         Sandbox.list(next_token="x").next_items()
 
 
+def test_programs_find_what_they_run_in(create: Callable[..., Sandbox]) -> None:
+    sandbox = create(envs={"MINE": "1"})
+    told = {"E2B_SANDBOX": "true", "E2B_SANDBOX_ID": sandbox.sandbox_id}
+    for name, value in told.items():
+        assert sandbox.commands.run(f"echo ${name}").stdout.strip() == value
+        assert sandbox.files.read(f"/run/e2b/.{name}", user="root") == value
+        assert sandbox.commands.run(f"cat /run/e2b/.{name}; echo $MINE").stdout == value + "1\n"
+    assert sandbox.commands.run("echo $E2B_SANDBOX", envs={"E2B_SANDBOX": "own"}).stdout == "own\n"
+
+
 def test_keys_are_of_projects(create: Callable[..., Sandbox]) -> None:
     sandbox = create()
     with pytest.raises(AuthenticationException):
@@ -152,6 +162,11 @@ def test_ports_have_names(create: Callable[..., Sandbox]) -> None:
     status, body = visit(host)
     said = json.loads(body)
     assert (status, said["message"]) == (502, "The sandbox is running but port is not open")
+    for browser in ({"User_Agent": "Mozilla/5.0 (X11)"}, {"Accept": "text/html"}):
+        status, body = visit(host, **browser)
+        assert status == 502 and b"<title>Closed Port Error</title>" in body
+    status, body = visit(host, User_Agent="Mozilla/5.0 (X11)", Accept="application/json")
+    assert json.loads(body) == said, "a page's own request for data"
     serve(sandbox)
     assert visit(host)[0] == 200, "published by the first visit"
     sandbox.kill()

@@ -110,6 +110,18 @@ def test_other_languages(box: Sandbox) -> None:
     script = box.run_code("console.log('hi'); 40 + 2", language="js")
     assert (script.logs.stdout, script.text) == (["hi\n"], "42")
     assert box.run_code("echo hi", language="bash").logs.stdout == ["hi\n"]
+    for name in ("typescript", "ts"):
+        assert box.run_code("const n: number = 41; n + 1", language=name).text == "42"
+
+
+def test_code_of_each_language_is_told_its_sandbox(box: Sandbox) -> None:
+    by_language = {
+        "python": "import os; print(os.environ['E2B_SANDBOX_ID'])",
+        "javascript": "console.log(process.env.E2B_SANDBOX_ID)",
+        "bash": "echo $E2B_SANDBOX_ID",
+    }
+    for language, code in by_language.items():
+        assert box.run_code(code, language=language).logs.stdout == [box.sandbox_id + "\n"]
 
 
 def test_a_client_that_gives_up_interrupts_its_code(box: Sandbox) -> None:

@@ -21,8 +21,8 @@ _SAFE: Headers = [
     (b"Referrer-Policy", b"no-referrer"),
     (b"X-Content-Type-Options", b"nosniff"),
 ]
-
-
+_HTML = b"text/html; charset=utf-8"
+_NO_SCRIPTS = (b"Content-Security-Policy", b"default-src 'none'; style-src 'unsafe-inline'")
 Parts = tuple[int, Headers, bytes]
 """Status, headers with the length, and body."""
 
@@ -40,17 +40,11 @@ def moved(location: str, set_cookie: bytes | None, *, close: bool) -> bytes:
 def parts_of_error(error: BellglassError, request: Request | None) -> Parts:
     accept = (find(request.headers, b"accept") or b"") if request is not None else b""
     if b"text/html" in accept.lower():
-        title = _REASONS.get(error.status, b"Error").decode()
-        text = _PAGE.format(
-            title=f"{error.status} {title}", message=html.escape(error.message), hint=html.escape(error.hint or "")
-        )
-        body, kind = text.encode(), b"text/html; charset=utf-8"
+        title = f"{error.status} {_REASONS.get(error.status, b'Error').decode()}"
+        body, kind = _page(title, error.message, error.hint or ""), _HTML
     else:
         body, kind = json.dumps(error.to_dict(), separators=(",", ":")).encode(), b"application/json"
-    more: Headers = [
-        (b"Content-Type", kind),
-        (b"Content-Security-Policy", b"default-src 'none'; style-src 'unsafe-inline'"),
-    ]
+    more: Headers = [(b"Content-Type", kind), _NO_SCRIPTS]
     if error.status == 401:
         more.append((b"WWW-Authenticate", b'Bearer realm="published port"'))
     if error.retryable:
@@ -66,8 +60,18 @@ def parts_of_move(location: str, set_cookie: bytes | None) -> Parts:
     return 302, _headers(more, 0), b""
 
 
+def _page(title: str, message: str, hint: str) -> bytes:
+    return _PAGE.format(title=html.escape(title), message=html.escape(message), hint=html.escape(hint)).encode()
+
+
 def _headers(more: Headers, length: int) -> Headers:
     return [*more, *_SAFE, (b"Content-Length", str(length).encode())]
+
+
+def in_html(status: int, title: str, message: str, request: Request) -> Parts:
+    body = _page(title, message, "")
+    without_body = request.method == b"HEAD"
+    return status, _headers([(b"Content-Type", _HTML), _NO_SCRIPTS], len(body)), b"" if without_body else body
 
 
 def in_json(status: int, body: bytes, request: Request) -> Parts:

@@ -77,17 +77,25 @@ class Visits:
         return self._tokens.opens_ports(sandbox_id, token)
 
     def error(self, named: Named, error: BellglassError, request: Request) -> pages.Parts | None:
-        """Programs read JSON; people get the page that others get."""
-        if b"text/html" in (request.get(b"accept") or b"").lower():
-            return None
+        """Programs read JSON; people get the page that others get, with a title of its own for a closed port."""
+        is_closed = isinstance(error, PortUnreachable) and error.details.get("reason") == "refused"
+        if _is_browser(request):
+            return pages.in_html(502, "Closed Port Error", errors.PORT_CLOSED, request) if is_closed else None
         shape: dict[str, Any] = {"sandboxId": named.sandbox_id, "message": str(error), "code": errors.status_of(error)}
         if isinstance(error, (NotFound, SandboxGone)):
             shape |= {"message": errors.NOT_RUNNING, "code": 502}
-        elif isinstance(error, PortUnreachable) and error.details.get("reason") == "refused":
+        elif is_closed:
             shape |= {"message": errors.PORT_CLOSED, "port": named.port, "code": 502}
         elif isinstance(error, Unauthorized):
             shape |= {"message": "the port needs E2b-Traffic-Access-Token", "code": 403}
         return pages.in_json(int(shape["code"]), json.dumps(shape).encode("ascii"), request)
+
+
+def _is_browser(request: Request) -> bool:
+    """By what it accepts, or by its name where it takes anything."""
+    accept = (request.get(b"accept") or b"*/*").lower()
+    agent = (request.get(b"user-agent") or b"").lower()
+    return b"text/html" in accept or (agent.startswith(b"mozilla/") and b"json" not in accept)
 
 
 class Inner:

@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from bellglass.errors import InvalidRequest, NotFound
 from bellglass.model import CreateSandbox, Sandbox, State, UpdateSandbox, parse_time
+from bellglass.server.compat.e2b import inside
 from bellglass.server.compat.e2b.actions import Routes, services_of
 from bellglass.server.compat.e2b.control import bodies, network, shapes
 from bellglass.server.compat.e2b.control.bodies import Body
@@ -61,8 +62,12 @@ async def _create(request: Request, body: Body) -> Response:
         if error.details.get("field") == "template":
             raise NotFound(error.message, hint=error.hint) from None
         raise
-    context.objects["sandbox_id"] = created.sandbox["id"]
-    return _started(services, services.sandboxes.get(principal_of(request).project, created.sandbox["id"]), 201)
+    project, sandbox_id = principal_of(request).project, created.sandbox["id"]
+    context.objects["sandbox_id"] = sandbox_id
+    found = services.sandboxes.get(project, sandbox_id)
+    if found.state == State.RUNNING:  # not so where the answer of an earlier create is told again
+        await inside.write(services, project, sandbox_id, context.request_id)
+    return _started(services, found, 201)
 
 
 @routes.action("POST", "/v2/sandboxes/{sandbox_id}/connect", "sandbox.update")

@@ -21,6 +21,7 @@ from bellglass.errors import (
 )
 from bellglass.ids import CONTEXT_ID
 from bellglass.model import LANGUAGES, MAX_RUN_TIMEOUT_S, CreateContext, RunCode
+from bellglass.server.compat.e2b import inside
 from bellglass.server.compat.e2b.actions import services_of
 from bellglass.server.compat.e2b.errors import answer as error_answer
 from bellglass.server.compat.e2b.errors import body as error_body
@@ -35,7 +36,11 @@ from bellglass.server.sandboxes import guard
 
 DEFAULTS = ("python", "javascript")
 """Contexts that E2B's template starts with; here each is made by its first run."""
-_SAME = {"js": "javascript", "node": "javascript", "py": "python", "sh": "bash"}
+_SAME = {
+    **{"js": "javascript", "node": "javascript", "ts": "javascript", "typescript": "javascript"},
+    **{"py": "python", "sh": "bash"},
+}
+"""The kernel of JavaScript runs TypeScript too."""
 _ONE = re.compile(r"/contexts/([^/]+)(/restart)?")
 
 
@@ -93,7 +98,8 @@ async def _execute(request: Request, target: Destination) -> Response:
     if context_id not in LANGUAGES and not CONTEXT_ID.fullmatch(context_id):
         raise NotFound(f"Context {context_id} not found")
     # Clients end it by hanging up, when their own time is over.
-    run = RunCode(code=body.code, env=body.env_vars or {}, timeout=MAX_RUN_TIMEOUT_S)
+    env = inside.variables(target.sandbox_id) | (body.env_vars or {})
+    run = RunCode(code=body.code, env=env, timeout=MAX_RUN_TIMEOUT_S)
     services, request_id = services_of(request), context_of(request).request_id
     run_id, stream = await services.contexts.run(
         target.project_id, target.sandbox_id, context_id, run, "ndjson", request_id
