@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from socket import SHUT_WR
@@ -249,7 +250,9 @@ def test_a_busy_route_is_not_written_full(connect: Callable[..., WebSocket]) -> 
             seen = taken
             threading.Event().wait(0.3)
         assert 0 < seen < 300
+        began = time.monotonic()
         socket.close()
+        assert time.monotonic() - began < 20, "it waits for the one who sends, and that one for the route"
         with pytest.raises(StreamInterrupted):
             pouring.result(20)
 

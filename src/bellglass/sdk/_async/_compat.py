@@ -233,6 +233,15 @@ def hang_up(stream: httpcore2.AsyncNetworkStream) -> None:
         pass  # it is gone already, or wrapped by a loop that has no such call: closing it does
 
 
+async def acquired(lock: AsyncLock, within_s: float) -> bool:
+    """The lock, unless another holds it for so long."""
+    try:
+        async with asyncio.timeout(within_s):
+            return await lock.acquire()
+    except TimeoutError:
+        return False
+
+
 async def to_thread(function: Callable[..., Any], *arguments: Any) -> Any:
     return await asyncio.to_thread(function, *arguments)
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from typing import Any, Self
 
 from bellglass.errors import BellglassError, InvalidRequest
-from bellglass.sdk._async._compat import AsyncLock, half_close, hang_up
+from bellglass.sdk._async._compat import AsyncLock, acquired, half_close, hang_up
 from bellglass.sdk._async.transport import AsyncResponse, AsyncTransport
 from bellglass.sdk._http import FOREIGN, SMALL_READ
 from bellglass.sdk._websocket import (
@@ -34,6 +34,7 @@ from bellglass.sdk._websocket import (
 )
 
 LEAVE_S = 3.0
+LAST_WORD_S = 1.0
 
 
 class AsyncWebSocket:
@@ -107,7 +108,7 @@ class AsyncWebSocket:
             return
         self._closed = True
         if self.close_code is None:
-            await self._write(encode_close(code), quiet=True)
+            await self._say_close(code)
         hang_up(self._stream)
         if not self._reading:  # else it is the reader's: a descriptor closed under it would leave it waiting
             await self._response.aclose()
@@ -118,7 +119,7 @@ class AsyncWebSocket:
         if self._closed or self.close_code is not None or self._failure is not None:
             await self.aclose()
             return
-        await self._write(encode_close(NORMAL), quiet=True)
+        await self._say_close(NORMAL)
         self._closed = True
         half_close(self._stream)
         if not self._reading:
@@ -143,6 +144,17 @@ class AsyncWebSocket:
         except (*FOREIGN, OSError):
             if not quiet:
                 raise close_error(DROPPED, "") or AssertionError from None
+
+    async def _say_close(self, code: int) -> None:
+        """Not behind one who waits for a server that takes nothing, for a minute maybe: hanging up frees that one."""
+        if not await acquired(self._lock, LAST_WORD_S):
+            return
+        try:
+            await self._send(encode_close(code))
+        except (*FOREIGN, OSError):
+            pass  # it broke meanwhile
+        finally:
+            self._lock.release()
 
     async def _read(self) -> None:
         self._reading = True

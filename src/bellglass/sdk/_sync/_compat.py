@@ -211,6 +211,11 @@ def hang_up(stream: httpcore2.NetworkStream) -> None:
         pass  # it is gone already
 
 
+def acquired(lock: threading.Lock, within_s: float) -> bool:
+    """The lock, unless another holds it for so long."""
+    return lock.acquire(timeout=within_s)
+
+
 def to_thread(function: Callable[..., Any], *arguments: Any) -> Any:
     return function(*arguments)
 

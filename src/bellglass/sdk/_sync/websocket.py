@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any, Self
 
 from bellglass.errors import BellglassError, InvalidRequest
-from bellglass.sdk._sync._compat import Lock, half_close, hang_up
+from bellglass.sdk._sync._compat import Lock, acquired, half_close, hang_up
 from bellglass.sdk._sync.transport import Response, Transport
 from bellglass.sdk._http import FOREIGN, SMALL_READ
 from bellglass.sdk._websocket import (
@@ -35,6 +35,7 @@ from bellglass.sdk._websocket import (
 )
 
 LEAVE_S = 3.0
+LAST_WORD_S = 1.0
 
 
 class WebSocket:
@@ -108,7 +109,7 @@ class WebSocket:
             return
         self._closed = True
         if self.close_code is None:
-            self._write(encode_close(code), quiet=True)
+            self._say_close(code)
         hang_up(self._stream)
         if not self._reading:  # else it is the reader's: a descriptor closed under it would leave it waiting
             self._response.close()
@@ -119,7 +120,7 @@ class WebSocket:
         if self._closed or self.close_code is not None or self._failure is not None:
             self.close()
             return
-        self._write(encode_close(NORMAL), quiet=True)
+        self._say_close(NORMAL)
         self._closed = True
         half_close(self._stream)
         if not self._reading:
@@ -144,6 +145,17 @@ class WebSocket:
         except (*FOREIGN, OSError):
             if not quiet:
                 raise close_error(DROPPED, "") or AssertionError from None
+
+    def _say_close(self, code: int) -> None:
+        """Not behind one who waits for a server that takes nothing, for a minute maybe: hanging up frees that one."""
+        if not acquired(self._lock, LAST_WORD_S):
+            return
+        try:
+            self._send(encode_close(code))
+        except (*FOREIGN, OSError):
+            pass  # it broke meanwhile
+        finally:
+            self._lock.release()
 
     def _read(self) -> None:
         self._reading = True
