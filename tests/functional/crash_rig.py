@@ -21,6 +21,7 @@ from bellglass.errors import BellglassError
 from bellglass.node.helper import cgroup
 from bellglass.supervise.control import ask_node, read_record
 from bellglass.testing import kernel
+from bellglass.testing.daemons import await_grown
 from bellglass.testing.leaks import leases
 from bellglass.testing.stack import Stack
 from tests.functional.own import own_installation
@@ -88,6 +89,7 @@ class Rig:
 
     def arm(self, point: str, victim: str = "self") -> None:
         """`victim`: `self` or `parent` as faultpoints.arm has it, or `all`: who reaches it, and the others with it."""
+        await_grown(self.stack)
         faultpoints.arm(self.faults, point, victim="self" if victim == "all" else victim)
         if victim == "all":
             self._others = threading.Thread(target=self._kill_others, args=(point,))

@@ -9,6 +9,7 @@ import time
 
 from bellglass.supervise.control import read_record
 from bellglass.supervise.processes import ProcessId
+from bellglass.supervise.supervisor import EARLY_DEATH_S
 from bellglass.testing.stack import Stack
 
 BACK_TIMEOUT_S = 60.0
@@ -21,8 +22,16 @@ def process(stack: Stack, name: str) -> ProcessId | None:
     return record.processes.get(name) if record else None
 
 
+def await_grown(stack: Stack) -> None:
+    """Until no death is an early one any more: after several of those in a row the supervisor pauses for seconds, and
+    a test that kills again and again would sit there."""
+    ready_at = stack.data.supervisor_file.stat().st_mtime  # written when the last one was ready
+    threading.Event().wait(max(ready_at + EARLY_DEATH_S + _LOOK_S - time.time(), 0))
+
+
 def end(stack: Stack, name: str, number: int = signal.SIGKILL) -> ProcessId:
     """Signal `server` or `node`; answers which process that was, once it is gone."""
+    await_grown(stack)
     found = process(stack, name)
     assert found is not None and found.alive(), f"no {name} to end"
     os.kill(found.pid, number)
