@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-BASE = {"errors", "units", "ids", "record", "model", "wire", "datadir", "settings"}
+BASE = {"errors", "units", "ids", "record", "model", "times", "wire", "datadir", "settings"}
 ALLOWED = {
     "errors": set(),
     "units": {"errors"},
@@ -17,7 +17,8 @@ ALLOWED = {
     "datadir": set(),
     "ballast": {"errors"},
     "record": set(),
-    "model": {"record", "errors", "units"},
+    "times": set(),
+    "model": {"record", "errors", "units", "times"},
     "wire": {"wire", "errors"},
     "settings": {"errors", "units"},
     "faultpoints": set(),

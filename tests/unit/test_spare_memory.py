@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
+
+import pytest
+
+from bellglass.spare_memory import without
 
 CODE = """
 import asyncio, ctypes
@@ -58,3 +63,40 @@ def test_an_idle_process_gives_back_what_its_heap_keeps() -> None:
         [sys.executable, "-c", CODE], env=os.environ | kept, capture_output=True, text=True, timeout=60
     )
     assert done.stdout == "given back\n", done.stderr
+
+
+LOADED = """
+import importlib, sys
+for name in sys.argv[2:]:
+    importlib.import_module(name)
+print(sys.argv[1] in sys.modules)
+"""
+
+
+@pytest.mark.parametrize(
+    ("package", "modules"),
+    [
+        ("rich", ["bellglass.server.__main__", "bellglass.server.serving"]),
+        ("rich", ["bellglass.node.__main__"]),
+        ("alembic", ["bellglass.server.__main__", "bellglass.server.serving"]),
+        ("bellglass.model", ["bellglass.node.helper.__main__"]),
+        ("bellglass.model", ["bellglass.supervise.__main__"]),
+    ],
+)
+def test_what_daemons_do_without(package: str, modules: list[str]) -> None:
+    def loaded(*names: str) -> str:
+        argv = [sys.executable, "-c", LOADED, package, *names]
+        return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+
+    assert loaded(package) == "True\n"
+    assert loaded(*modules) == "False\n"
+
+
+def test_without_hides_what_is_not_loaded_alone() -> None:
+    unloaded = "turtledemo"
+    assert unloaded not in sys.modules
+    with without(unloaded), pytest.raises(ImportError):
+        importlib.import_module(unloaded)
+    assert unloaded not in sys.modules
+    with without("subprocess"):
+        assert importlib.import_module("subprocess") is subprocess

@@ -55,9 +55,6 @@ from bellglass.model.sandboxes import InputFile as InputFile
 from bellglass.model.sandboxes import Sandbox as Sandbox
 from bellglass.model.sandboxes import SandboxSpec as SandboxSpec
 from bellglass.model.sandboxes import UpdateSandbox as UpdateSandbox
-from bellglass.model.times import format_time as format_time
-from bellglass.model.times import now as now
-from bellglass.model.times import parse_time as parse_time
 from bellglass.model.values import DEFAULT_CPUS as DEFAULT_CPUS
 from bellglass.model.values import DEFAULT_DISK as DEFAULT_DISK
 from bellglass.model.values import DEFAULT_EXEC_TIMEOUT_S as DEFAULT_EXEC_TIMEOUT_S
@@ -74,3 +71,6 @@ from bellglass.model.values import State as State
 from bellglass.model.values import TerminationReason as TerminationReason
 from bellglass.model.values import Tier as Tier
 from bellglass.record import Record as Record
+from bellglass.times import format_time as format_time
+from bellglass.times import now as now
+from bellglass.times import parse_time as parse_time

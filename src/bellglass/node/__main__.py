@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import structlog
 import uvloop
 
 from bellglass import faultpoints
@@ -26,6 +25,10 @@ from bellglass.datadir import DataDir
 from bellglass.errors import BellglassError
 from bellglass.node import recovery
 from bellglass.node.app import Node, read_installation, read_secret
+from bellglass.spare_memory import without
+
+with without("rich"):  # for logs on a terminal
+    import structlog
 
 log = logging.getLogger("bellglass.node")
 

@@ -20,6 +20,7 @@ from bellglass.errors import BellglassError
 from bellglass.server import logs
 from bellglass.server.db.migrate import MigrationFailed
 from bellglass.server.http.sockets import bind
+from bellglass.spare_memory import without
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -72,7 +73,8 @@ def _run(
 ) -> None:
     import uvloop
 
-    from bellglass.server.serving import serve
+    with without("pydantic.v1"):  # FastAPI would ask of every parameter whether it is a model of that
+        from bellglass.server.serving import serve
 
     def ready() -> None:
         print(json.dumps({"ready": True, "api_url": api_url(listener)}), flush=True)

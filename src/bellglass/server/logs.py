@@ -7,7 +7,10 @@ import os
 import sys
 from contextlib import suppress
 
-import structlog
+from bellglass.spare_memory import without
+
+with without("rich"):  # for logs on a terminal
+    import structlog
 
 
 def set_up(level: int = logging.INFO) -> None:

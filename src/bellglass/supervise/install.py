@@ -25,7 +25,7 @@ from bellglass import __version__
 from bellglass.datadir import DataDir
 from bellglass.errors import InvalidRequest, SandboxFailed
 from bellglass.ids import INSTALLATION_ID, new_installation_id, random_base32
-from bellglass.model import now
+from bellglass.times import now
 
 SERVER_USER = "bellglass-server"
 NODE_USER = "bellglass-node"

@@ -22,13 +22,13 @@ from typing import Any
 from bellglass import __version__
 from bellglass.datadir import DataDir
 from bellglass.errors import BellglassError, NodeUnavailable, SandboxFailed
-from bellglass.model import now
 from bellglass.settings import Settings
 from bellglass.supervise import control, egress, launch, logs, orphans, profile, wall
 from bellglass.supervise.answers import TURN_S, Answers
 from bellglass.supervise.control import Lock, Record, read_record, write_record
 from bellglass.supervise.install import Installation
 from bellglass.supervise.processes import ProcessId
+from bellglass.times import now
 
 STOP_GRACE_S = 10.0
 RESTART_PAUSE_S = (0.0, 0.2, 1.0, 5.0)  # after the first, second ... early death in a row

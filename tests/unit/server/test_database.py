@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -48,6 +49,41 @@ def test_migrations_make_the_schema_of_the_tables(database: Path) -> None:
     fresh.dispose()
     made.close()
     wanted.close()
+
+
+def described(path: Path) -> dict[str, Any]:
+    """Every column, key and index with all that SQLite knows of it, but for the places of columns: an addition to an
+    old table can't choose its own."""
+    found: dict[str, Any] = {}
+    with contextlib.closing(sqlite3.connect(path)) as database:
+
+        def rows(query: str) -> list[tuple[Any, ...]]:
+            return database.execute(query).fetchall()
+
+        for name, sql in rows("select name, sql from sqlite_master where type = 'table'"):
+            found[name] = {
+                "columns": sorted(row[1:] for row in rows(f"pragma table_xinfo({name})")),
+                "foreign keys": sorted(row[2:] for row in rows(f"pragma foreign_key_list({name})")),
+                "indexes": sorted(
+                    (index[1:], *((row[0], *row[2:]) for row in rows(f"pragma index_xinfo('{index[1]}')")))
+                    for index in rows(f"pragma index_list({name})")
+                ),
+                "numbers rows for ever": "AUTOINCREMENT" in sql,
+                "rows": rows(f"select * from {name}") if name != "sqlite_sequence" else [],
+            }
+        made = "select type, name, tbl_name from sqlite_master order by type, name"
+        partial = "select name, sql from sqlite_master where type = 'index' order by name"
+        return {"tables": found, "all": rows(made), "index conditions": rows(partial)}
+
+
+def test_a_new_one_is_what_the_migrations_make(database: Path, tmp_path: Path) -> None:
+    migrate.ensure(tmp_path / "new.db")
+    new, migrated = described(tmp_path / "new.db"), described(database)
+    assert new == migrated
+    assert len(new["tables"]) > 10 and any(table["indexes"] for table in new["tables"].values())
+    with contextlib.closing(sqlite3.connect(database)) as changed:
+        changed.execute("drop index ix_sandboxes_state")
+    assert described(database) != new
 
 
 def test_head_is_the_newest_file() -> None:

@@ -25,10 +25,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from bellglass.errors import BellglassError, InternalError, InvalidRequest, NoCapacity
-from bellglass.model import now
 from bellglass.node.helper.context import Context
 from bellglass.node.helper.operations import Operation, parse
 from bellglass.node.helper.worker import Worker, fork
+from bellglass.times import now
 
 MAX_MESSAGE_BYTES = 65536
 MAX_CHILDREN = 16

@@ -1,11 +1,13 @@
 """Bringing a database up to the newest schema. Forward only.
 
-Alembic is loaded only where there is something to do, and then in a process of its own: it would stay in the
-server's memory for ever. `python -m bellglass.server.db.migrate FILE` is that process.
+A new one is made from the tables at once; a test holds that to what the migrations make. Alembic is loaded only where
+an older one is to be changed, and then in a process of its own: it would stay in the server's memory for ever.
+`python -m bellglass.server.db.migrate FILE` is that process.
 """
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 import subprocess
 import sys
@@ -40,6 +42,9 @@ def ensure(database: Path) -> None:
     revision = current_revision(database)
     if revision == HEAD:
         return
+    if revision is None and _is_empty(database):
+        _make(database)
+        return
     if revision is not None and revision > HEAD:  # four digits, so text sorts as numbers do
         raise MigrationFailed(
             f"{database} has schema {revision}, this release knows up to {HEAD}: install the release that wrote it,"
@@ -54,6 +59,28 @@ def ensure(database: Path) -> None:
     )
     if done.returncode != 0:
         raise MigrationFailed(f"{database}: {done.stderr.strip() or f'exit code {done.returncode}'}")
+
+
+def _is_empty(database: Path) -> bool:
+    with contextlib.closing(sqlite3.connect(database)) as connection:
+        return connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
+
+
+def _make(database: Path) -> None:
+    """All of it in one transaction."""
+    from sqlalchemy import insert
+
+    from bellglass.server.db.engine import WRITER, open_engine
+    from bellglass.server.db.tables import alembic_version, metadata
+
+    engine = open_engine(database)
+    try:
+        with engine.connect().execution_options(**{WRITER: True}) as connection, connection.begin():
+            metadata.create_all(connection)
+            alembic_version.create(connection)
+            connection.execute(insert(alembic_version).values(version_num=HEAD))
+    finally:
+        engine.dispose()
 
 
 def upgrade(database: Path, revision: str = "head") -> None:

@@ -16,6 +16,7 @@ from sqlalchemy import (
     Index,
     Integer,
     MetaData,
+    PrimaryKeyConstraint,
     String,
     Table,
     Text,
@@ -237,4 +238,11 @@ audit = Table(
     Index(None, "at"),
     Index(None, "project_id", "seq"),
     sqlite_autoincrement=True,
+)
+
+alembic_version = Table(
+    "alembic_version",
+    MetaData(),  # Alembic's own
+    Column("version_num", String(32), nullable=False),
+    PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
 )
