@@ -78,6 +78,20 @@ def _runs(pid: int) -> bool:
         return False
 
 
+def test_what_dies_is_not_held_up_by_limits(rig: Any) -> None:
+    """Lifting them is a thing of the dead: it kills first, and a living machine can't be given more by it."""
+    with rig.machine(cpus=0.1) as machine:
+        name = cgroup.group_name(rig.installation, machine.handle.sandbox_id)
+        files = [h / name / file for h in cgroup.layout().hierarchies for file in ("cpu.cfs_quota_us", "cpu.max")]
+        bounds = [file for file in files if file.exists()]
+        assert len(bounds) == 1 and not bounds[0].read_text().startswith(("-1", "max")), "it has a limit"
+        rig.run(machine.handle.hasten_end())
+        assert bounds[0].read_text().startswith(("-1", "max"))
+        assert rig.run(asyncio.wait_for(machine.handle.wait(), 5)) == "exited"
+        rig.run(machine.handle.hasten_end())
+    assert traces(rig, machine.handle.sandbox_id) == []
+
+
 def test_wait_tells_that_the_agent_ended(rig: Any) -> None:
     with rig.machine() as machine:
         os.kill(machine.pid, signal.SIGKILL)

@@ -80,7 +80,7 @@ def test_a_page_of_operations() -> None:
         "keep_disk",
         "renew_lxcfs",
         "probe",
-    } | {"list_machines", "describe_machine", "open_listeners", "raise_wall"}
+    } | {"list_machines", "describe_machine", "open_listeners", "raise_wall", "hasten_end"}
     assert parse({"id": 1, "op": "reclaim_machine", "sandbox_id": ID})[1] == {"sandbox_id": ID}
 
 

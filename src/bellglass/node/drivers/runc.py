@@ -8,13 +8,11 @@ process (pid and start time) and the index of its uid range; all else follows fr
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import socket
 import struct
 from collections.abc import Collection, Sequence, Set
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -25,37 +23,20 @@ from bellglass.model import Tier, TierReport
 from bellglass.node.cgroups import MachineGroups, wait_group_empty
 from bellglass.node.drivers import DriverContext
 from bellglass.node.drivers.base import LISTENERS, FoundMachine, Groups, Handle, MachineSpec, Template, Usage
+from bellglass.node.drivers.machine_state import MachineState, ended, open_process
 from bellglass.node.helper import cgroup
 from bellglass.node.helper.client import HelperClient
-from bellglass.node.helper.context import DISK, start_ticks
+from bellglass.node.helper.context import DISK
 from bellglass.node.helper.uids import first_uid
 from bellglass.node.image import template as templates
 
-STATE_VERSION = 1
 SOCKET_NAME = "agent.sock"
 PROBE_ID = "sb" + "probe".ljust(20, "a")
 _BACKLOG = 8
 _KILL_S = 10.0
+_HASTEN_AFTER_S = 0.1
 _PROBE_S = 10.0
 _PEERCRED = struct.Struct("iII")
-
-
-@dataclass(frozen=True, slots=True)
-class MachineState:
-    pid: int
-    start_ticks: int
-    range: int
-    runtime_version: str
-
-    def encode(self) -> bytes:
-        return json.dumps({"v": STATE_VERSION} | asdict(self)).encode()
-
-    @classmethod
-    def decode(cls, data: bytes) -> MachineState:
-        fields = json.loads(data)
-        if fields.pop("v") != STATE_VERSION:
-            raise InternalError("the state of a machine was written by another version of the driver")
-        return cls(**fields)
 
 
 class RuncHandle:
@@ -102,7 +83,7 @@ class RuncHandle:
 
     async def wait(self) -> str:
         """`oom` is told from the machine's own count: only a parent learns how a process has ended."""
-        await _ended(self._state)
+        await ended(self._state)
         return "oom" if self._groups.oom_killed_lately() else "exited"
 
     async def destroy(self) -> None:
@@ -110,13 +91,23 @@ class RuncHandle:
         deadline = asyncio.get_running_loop().time() + _KILL_S
         cgroup.kill(self._groups.root)
         try:
+            async with asyncio.timeout(_HASTEN_AFTER_S):
+                await ended(self._state)
+        except TimeoutError:
+            with suppress(BellglassError):  # it ends without that too, only later
+                await self.hasten_end()
+        try:
             async with asyncio.timeout_at(deadline):
                 # The first process of a pid namespace ends last, when all others have been collected.
-                await _ended(self._state)
+                await ended(self._state)
         except TimeoutError:
             raise self._undead() from None
         if not await wait_group_empty(self._groups.root, deadline):
             raise self._undead()
+
+    async def hasten_end(self) -> None:
+        """SIGKILL, and all the CPU time that dying takes. Raises InternalError when the helper is gone."""
+        await self._driver.hasten_end(self.sandbox_id)
 
     def _undead(self) -> InternalError:
         return InternalError(f"processes of {self.sandbox_id} are still alive {_KILL_S:g} s after SIGKILL")
@@ -208,7 +199,7 @@ class RuncDriver:
 
     async def recover(self, sandbox_id: str, state: bytes) -> Handle | None:
         known = MachineState.decode(state)
-        pidfd = _open_process(known)
+        pidfd = open_process(known)
         if pidfd is None:
             return None
         os.close(pidfd)
@@ -241,6 +232,9 @@ class RuncDriver:
 
     async def raise_wall(self, *, exceptions: Sequence[str], dns: Sequence[str]) -> None:
         await self._helper.call("raise_wall", exceptions=list(exceptions), dns=list(dns))
+
+    async def hasten_end(self, sandbox_id: str) -> None:
+        await self._helper.call("hasten_end", sandbox_id=sandbox_id)
 
     async def reclaim_leftovers(self, sandbox_id: str) -> None:
         self._hang_up(sandbox_id)
@@ -367,33 +361,3 @@ def _by_name(names: Sequence[str], descriptors: Sequence[int]) -> dict[str, sock
 def _close(listeners: dict[str, socket.socket]) -> None:
     while listeners:
         listeners.popitem()[1].close()
-
-
-def _open_process(state: MachineState) -> int | None:
-    """A pidfd of the machine's first process, or None if it is dead: its pid may be another's by now."""
-    try:
-        pidfd = os.pidfd_open(state.pid)
-    except ProcessLookupError:
-        return None
-    try:
-        if start_ticks(state.pid) == state.start_ticks:
-            return pidfd
-    except (FileNotFoundError, ProcessLookupError):
-        pass
-    os.close(pidfd)
-    return None
-
-
-async def _ended(state: MachineState) -> None:
-    """Until the machine's first process is dead."""
-    pidfd = _open_process(state)
-    if pidfd is None:
-        return
-    loop = asyncio.get_running_loop()
-    ended = asyncio.Event()
-    loop.add_reader(pidfd, ended.set)
-    try:
-        await ended.wait()
-    finally:
-        loop.remove_reader(pidfd)
-        os.close(pidfd)

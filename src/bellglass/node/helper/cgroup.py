@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +25,8 @@ _CONTROLLERS = ("cpu", "cpuset", "memory", "pids")
 _SOCKETS_PART = 8
 _MAX_DEPTH = 1
 _SPARE_GROUPS = 1024
+# The most that the kernel takes, of v1 and of v2.
+_UNBOUND = {"cpu.cfs_quota_us": "-1", "cpu.shares": "262144", "cpu.max": "max", "cpu.weight": "10000"}
 _HANDED_OVER = ("cgroup.procs", "cgroup.kill", "cgroup.freeze", "cgroup.subtree_control")
 
 
@@ -127,6 +130,17 @@ def kill(group: Path) -> None:
     except (FileNotFoundError, OSError) as error:
         if error.errno not in (errno.ENOENT, errno.ENODEV):
             raise
+
+
+def hasten_end(place: Layout, name: str) -> None:
+    """Kill the machine, and let nothing hold its processes up any more: each takes CPU time to end, and a hundred of
+    them with the share of one sandbox on a busy host take seconds. Gone is success."""
+    kill(place.group(name))
+    for hierarchy in place.hierarchies:
+        for file, value in _UNBOUND.items():
+            with suppress(FileNotFoundError, OSError):  # of another version of cgroups, or gone
+                if (path := hierarchy / name / file).exists():
+                    path.write_text(value)
 
 
 def is_populated(group: Path) -> bool:

@@ -6,6 +6,7 @@
 | start_machine | those of StartMachine | pid, start_ticks, direct_io, lxcfs, profile_ms, descriptors: its listeners |
 | open_listeners | sandbox_id, names | descriptors: those of gateway.LISTENERS, anew: whoever had them is gone |
 | raise_wall | exceptions, dns | nothing; what the uids of proxy and resolver may send. Idempotent, replaces |
+| hasten_end | sandbox_id | nothing; kills, and lifts the limits of CPU time from what dies. Idempotent |
 | reclaim_machine | sandbox_id | nothing; kills what is left, removes all. Idempotent |
 | renew_lxcfs | none | renewed: how many running machines now read from the lxcfs that was started last |
 | list_machines | after: an id, or "" | ids: of the next sandboxes that have a folder |
@@ -24,7 +25,7 @@ from typing import Any
 
 from bellglass import faultpoints, ids
 from bellglass.errors import InvalidRequest
-from bellglass.node.helper import uids
+from bellglass.node.helper import cgroup, uids
 from bellglass.node.helper.context import Context, locked, make_folders
 from bellglass.node.helper.found import describe_machine, list_machines
 from bellglass.node.helper.net import gateway, wall
@@ -108,6 +109,11 @@ def _listeners(value: Any) -> bool:
     return isinstance(value, list) and 0 < len(value) <= 4 and all(name in gateway.LISTENERS for name in value)
 
 
+def _hasten_end(context: Context, request: Mapping[str, Any]) -> Mapping[str, Any]:
+    cgroup.hasten_end(cgroup.layout(), cgroup.group_name(context.installation, request["sandbox_id"]))
+    return {}
+
+
 def _reclaim(context: Context, request: Mapping[str, Any]) -> Mapping[str, Any]:
     reclaim_machine(context, request["sandbox_id"])
     return {}
@@ -162,6 +168,7 @@ OPERATIONS: Mapping[str, Operation] = {
     ),
     "open_listeners": Operation(_open_listeners, _SANDBOX | {"names": _listeners}, 30),
     "raise_wall": Operation(_raise_wall, {"exceptions": wall.is_networks, "dns": wall.is_networks}, 30),
+    "hasten_end": Operation(_hasten_end, _SANDBOX, 30),
     "reclaim_machine": Operation(_reclaim, _SANDBOX, 60),
     "renew_lxcfs": Operation(_renew, {}, 60),
     "keep_disk": Operation(_keep_disk, _SANDBOX, 60),
