@@ -50,17 +50,31 @@ pytest_stage() {
         -o junit_family=xunit2 -m "($quick) and ($markers)" "$@" || true
 }
 
+# ended PID LOG : how what runs beside other stages has ended, with its output.
+ended() {
+    local state=0
+    wait "$1" || state=$?
+    cat "$2"
+    return "$state"
+}
+
 failed_stages=()
 export HYPOTHESIS_STORAGE_DIRECTORY=$BUILD/hypothesis
-plain_stage style scripts/check.sh
 guest_make=(make --no-print-directory -C guest BUILD="$BUILD/guest" ZIG="$ZIG_VENV/bin/python -m ziglang")
+# For a fixed time and on one core, while the first stages leave another: its line comes when it is waited for.
+"${guest_make[@]}" fuzz SECONDS="$fuzz_s" >"$LOGS/fuzz.out" 2>&1 </dev/null 8>&- &
+fuzz_pid=$!
+trap 'kill "$fuzz_pid" 2>/dev/null' EXIT
+plain_stage style scripts/check.sh
 plain_stage guest "${guest_make[@]}" test
-plain_stage fuzz "${guest_make[@]}" fuzz SECONDS="$fuzz_s"
-pytest_stage unit "not alone" tests/unit tests/style -n 2
+# Three workers on two cores: there is always one that waits for a timeout, a restart or a disk.
+pytest_stage unit "not alone" tests/unit tests/style -n 3
+plain_stage fuzz ended "$fuzz_pid" "$LOGS/fuzz.out"
+trap - EXIT
 stacks=(tests/functional tests/drivers tests/security)
 # Each worker has an installation of its own, and a file of tests stays with one.
-pytest_stage functional "not alone" "${stacks[@]}" -n 2 --dist loadfile --no-loadscope-reorder
-pytest_stage compat "not alone" tests/compat -n 2
+pytest_stage functional "not alone" "${stacks[@]}" -n 3 --dist loadfile --no-loadscope-reorder
+pytest_stage compat "not alone" tests/compat -n 3
 pytest_stage alone alone "${stacks[@]}"
 ((!long)) || plain_stage soak "$VENV/bin/python" -m benchmarks.soak
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import select
 import socket
 import time
@@ -25,9 +26,25 @@ SANDBOX_OPTIONS: dict[str, Any] = {"cpus": 1, "memory": "512MiB", "disk": "1GiB"
 """Small, so that many fit on a small machine."""
 
 
-LONGEST_FIRST = ("test_crash_points.py", "test_symlink_race.py", "test_template_build.py", "test_big_files.py")
-"""Files that would keep one of two workers busy after the other has ended."""
+LONGEST_FIRST = (
+    *("test_crash_points.py", "test_symlink_race.py", "test_crash_random.py", "test_template_build.py"),
+    *("test_previews.py", "test_egress_faults.py", "test_packages.py", "test_streams_survive.py", "test_big_files.py"),
+)
+"""Files that would keep one worker busy after the others have ended."""
+DESCRIPTORS = 65536
 _HOST = pytest.StashKey[Any]()
+
+
+def pytest_configure() -> None:
+    """A worker holds the connections of crowds, in the unit tests both ends of them: more than the limit that it was
+    often started with, which is its own to raise."""
+    soft, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < DESCRIPTORS:
+        wanted = max(most, DESCRIPTORS) if os.geteuid() == 0 else most
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, wanted))
+        except (ValueError, PermissionError):  # root of a container that may not
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
