@@ -50,6 +50,9 @@ Preset = Annotated[
 AutoPublish = Annotated[
     str | None, typer.Option(metavar="private|public", help="Publish each port at its first visit.")
 ]
+AutoPublishHost = Annotated[
+    str | None, typer.Option(metavar="HOST", help="What programs at such ports get as Host; ${PORT} is the port.")
+]
 NoIdentity = Annotated[bool, typer.Option("--no-identity", help="Programs inside can't call the API as the sandbox.")]
 
 

@@ -33,6 +33,7 @@ def command(
     preset: c.Preset = None,
     no_identity: c.NoIdentity = False,
     auto_publish: c.AutoPublish = None,
+    auto_publish_host: c.AutoPublishHost = None,
     as_json: c.JsonFlag = False,
 ) -> None:
     options = c.given(
@@ -53,6 +54,7 @@ def command(
         network=c.network(network, allow, preset),
         identity=False if no_identity else None,
         auto_publish=auto_publish,
+        auto_publish_host=auto_publish_host,
     )
     if get_or_create:
         if name is None:

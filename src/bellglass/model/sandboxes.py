@@ -44,6 +44,9 @@ class CreateSandbox(Record):
     auto_publish: Visibility | None = None
     """Every port is published like this when it is visited for the first time and something listens there. None: only
     what is published by name."""
+    auto_publish_host: str | None = None
+    """The `host_header` of ports that are published so; `${PORT}` in it stands for the port. Goes with
+    `auto_publish`."""
     get_or_create: bool = False
     """With `name`: answer the running sandbox of that name if there is one (200) instead of 409."""
 
@@ -103,6 +106,7 @@ class Sandbox(Record):
     network_generation: int = 1
     identity: bool = True
     auto_publish: str | None = None
+    auto_publish_host: str | None = None
     node: str | None
     generation: int
     created_at: str

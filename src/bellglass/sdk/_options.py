@@ -42,6 +42,7 @@ class SandboxOptions(TypedDict, total=False):
     network: str | Network | NetworkPolicy
     identity: bool
     auto_publish: Literal["private", "public"] | None
+    auto_publish_host: str | None
     api_url: str | None
     api_key: str | None
 

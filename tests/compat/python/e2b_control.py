@@ -127,9 +127,8 @@ def test_networks(create: Callable[..., Sandbox]) -> None:
         assert narrow.get_info().allow_internet_access is False
         narrow.update_network({})
         assert narrow.get_info().allow_internet_access is True
-    for missing in ({"deny_out": ["203.0.114.7"]}, {"mask_request_host": "x"}):
-        with pytest.raises(SandboxException, match=REFUSED):
-            create(network=missing)
+    with pytest.raises(SandboxException, match=REFUSED):
+        create(network={"deny_out": ["203.0.114.7"]})
     with pytest.raises(SandboxException, match="400: "):
         create(network={"allow_out": ["api.example.com"]})
 
@@ -172,6 +171,14 @@ def test_ports_have_names(create: Callable[..., Sandbox]) -> None:
     sandbox.kill()
     status, body = visit(host)
     assert (status, json.loads(body)["message"]) == (502, "The sandbox was not found")
+
+
+def test_programs_get_the_host_that_was_asked_for(create: Callable[..., Sandbox]) -> None:
+    for network, host in (({"mask_request_host": "localhost:${PORT}"}, b"localhost:8000"), ({}, b"8000-")):
+        sandbox = create(network=network)
+        serve(sandbox)
+        status, body = visit(sandbox.get_host(8000))
+        assert status == 200 and b"Host: " + host in body
 
 
 def test_private_ports_need_the_traffic_token(create: Callable[..., Sandbox]) -> None:

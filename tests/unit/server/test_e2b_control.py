@@ -271,8 +271,16 @@ def test_networks_that_are_refused(e2b: httpx2.Client, network: Any, status: int
     refused(e2b.post("/v2/sandboxes", json={"templateID": "base", "network": network}), status)
     id = create(e2b)["sandboxID"]
     refused(e2b.put(f"/sandboxes/{id}/network", json=network), status)
-    for of_create in ({"maskRequestHost": "x"}, {"httpsPorts": [1]}):
-        refused(e2b.post("/v2/sandboxes", json={"templateID": "base", "network": of_create}), 501)
+    refused(e2b.post("/v2/sandboxes", json={"templateID": "base", "network": {"httpsPorts": [1]}}), 501)
+
+
+def test_the_host_that_programs_get(e2b: httpx2.Client, api: httpx2.Client) -> None:
+    id = create(e2b, network={"maskRequestHost": "localhost:${PORT}"})["sandboxID"]
+    assert e2b.get(f"/sandboxes/{id}").json()["network"]["maskRequestHost"] == "localhost:${PORT}"
+    assert api.get(f"/v1/sandboxes/{id}").json()["auto_publish_host"] == "localhost:${PORT}"
+    assert "maskRequestHost" not in e2b.get(f"/sandboxes/{create(e2b)['sandboxID']}").json()["network"]
+    wrong = e2b.post("/v2/sandboxes", json={"templateID": "base", "network": {"maskRequestHost": "a b"}})
+    assert "network.maskRequestHost" in refused(wrong, 400)
 
 
 def test_templates(e2b: httpx2.Client) -> None:

@@ -80,6 +80,22 @@ def test_private_ones_need_a_token(harness: Harness, api: httpx2.Client, shown: 
     assert get(harness, f"{box}-{shown.port}", f"X-Bellglass-Token: {native}").status == 200
 
 
+def test_programs_get_the_host_that_was_told(harness: Harness, api: httpx2.Client, shown: Program) -> None:
+    told = make(api, auto_publish="public", auto_publish_host="localhost:${PORT}")
+    untold = make(api, auto_publish="public")
+    for box, host in ((told, f"localhost:{shown.port}"), (untold, f"{untold['id']}-{shown.port}.localhost")):
+        for _ in range(2):  # before it is in the list, and after
+            shown.heads.clear()
+            assert get(harness, f"{box['id']}-{shown.port}").status == 200
+            [given] = [line for line in shown.heads[-1].lower().split(b"\r\n") if line.startswith(b"host:")]
+            assert given == f"host: {host}".encode()
+    ports = api.get(f"/v1/sandboxes/{told['id']}/ports").json()["items"]
+    assert [port["host_header"] for port in ports] == [f"localhost:{shown.port}"]
+    for wrong in ({"auto_publish_host": "localhost"}, {"auto_publish": "public", "auto_publish_host": "a\r\nb: c"}):
+        error = error_of(api.post("/v1/sandboxes", json=wrong), 422)
+        assert error["details"]["field"] == "auto_publish_host"
+
+
 def test_what_was_taken_away_stays_away(harness: Harness, api: httpx2.Client, shown: Program) -> None:
     box, other = make(api, auto_publish="public")["id"], make(api, auto_publish="public")["id"]
     path = f"/v1/sandboxes/{box}/ports/{shown.port}"

@@ -103,6 +103,7 @@ sandboxes = Table(
     Column("network_generation", Integer, nullable=False, server_default="1"),
     Column("identity", Boolean, nullable=False, server_default=true()),
     Column("auto_publish", String),
+    Column("auto_publish_host", String(256)),
     Column("node_id", String(64)),
     Column("generation", Integer, nullable=False),
     Column("created_at", TIME, nullable=False),

@@ -155,10 +155,11 @@ class Ports:
         if row is None:
             return None
         at = now()
-        values = {name: value for name, value in row._mapping.items() if name != "auto_publish"}
+        values = {name: value for name, value in row._mapping.items() if not name.startswith("auto_publish")}
         return Publication(
-            sandbox_id, port, visibility=row.auto_publish, host_header=None, frame_ancestors=None, http2=False,
-            address=None, key=tokens.new_key(), created_at=at, updated_at=at, expires_at=None, is_new=True, **values,
+            sandbox_id, port, visibility=row.auto_publish, host_header=validate.host_at(row.auto_publish_host, port),
+            frame_ancestors=None, http2=False, address=None, key=tokens.new_key(), created_at=at, updated_at=at,
+            expires_at=None, is_new=True, **values,
         )  # fmt: skip
 
     async def visited_first(self, publication: Publication) -> Publication:
@@ -168,7 +169,7 @@ class Ports:
             if (held := store.find(connection, publication.sandbox_id, publication.port)) is not None:
                 return None if _expired(held) else held
             _check_room(connection, publication.sandbox_id)
-            names = ("visibility", "http2", "key", "created_at", "updated_at")
+            names = ("visibility", "host_header", "http2", "key", "created_at", "updated_at")
             values = {name: getattr(publication, name) for name in names}
             store.put(connection, publication.project_id, publication.sandbox_id, publication.port, values)
             return store.find(connection, publication.sandbox_id, publication.port)

@@ -57,6 +57,7 @@ _FIND = _SELECT.where(ports.c.sandbox_id == bindparam("sandbox"), ports.c.port =
 _AUTO = select(
     sandboxes.c.project_id,
     sandboxes.c.auto_publish,
+    sandboxes.c.auto_publish_host,
     sandboxes.c.state,
     sandboxes.c.termination_reason,
     sandboxes.c.ended_at,
@@ -117,8 +118,8 @@ def set_key(connection: Connection, publication: Publication, key: str) -> None:
 
 
 def auto(connection: Connection, sandbox_id: str) -> Row[*tuple[Any, ...]] | None:
-    """Of a sandbox whose ports are published at their first visit: `auto_publish` and the part of a Publication that
-    is the sandbox's."""
+    """Of a sandbox whose ports are published at their first visit: `auto_publish`, `auto_publish_host` and the part of
+    a Publication that is the sandbox's."""
     return connection.execute(_AUTO, {"sandbox": sandbox_id}).first()
 
 

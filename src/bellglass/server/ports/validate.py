@@ -11,6 +11,7 @@ from bellglass.units import parse_duration
 
 MAX_TOKEN_LIFETIME_S = 30 * 86400.0
 MAX_ANCESTORS = 16
+PORT = "${PORT}"
 _HOST_HEADER = re.compile(r"(?=.{1,255}\Z)([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
 _ANCESTOR = re.compile(r"(?=.{1,255}\Z)('self'|'none'|https?:|(https?://)?(\*\.)?[A-Za-z0-9.-]+(:([0-9]{1,5}|\*))?)")
 
@@ -21,6 +22,25 @@ def seconds(value: int | float | str, field: str, most_s: float | None = None) -
         bound = "above 0" if most_s is None else f"from 1 s to {most_s / 86400:g} days"
         raise InvalidRequest(f"{field}: {shown(value)} is not a time {bound}", details={"field": field})
     return found
+
+
+def host_at(host: str | None, port: int) -> str | None:
+    """The `host_header` of a port that is published at its first visit."""
+    return None if host is None else host.replace(PORT, str(port))
+
+
+def check_auto(auto_publish: str | None, host: str | None) -> None:
+    if host is None:
+        return
+    field = "auto_publish_host"
+    if auto_publish is None:
+        raise InvalidRequest(f"{field}: goes with auto_publish", hint="give both", details={"field": field})
+    if not _HOST_HEADER.fullmatch(host_at(host, 65535) or ""):
+        raise InvalidRequest(
+            f"{field}: {shown(host)} is not a host with or without a port",
+            hint=f'such as "localhost:{PORT}"',
+            details={"field": field},
+        )
 
 
 def check(body: PutPort) -> None:

@@ -195,6 +195,7 @@ def _sandbox(item: dict[str, Any], name: str | None) -> Sandbox:
         owner=about.get("owner"),
         labels=dict(about.get("labels") or {}),
         auto_publish=about.get("auto_publish"),
+        auto_publish_host=about.get("auto_publish_host"),
         expires_at=item.get("expires_at"),
         runtime=item.get("runtime"),
         runtime_version=item.get("runtime_version"),

@@ -27,6 +27,7 @@ from bellglass.model import (
 from bellglass.server.cluster.base import NodeInfo
 from bellglass.server.http.validation import did_you_mean, refuse
 from bellglass.server.network.judge import Presets, judge
+from bellglass.server.ports.validate import check_auto
 from bellglass.server.sandboxes.tiers import choose_tier
 from bellglass.units import format_size, parse_duration, parse_size
 
@@ -64,6 +65,7 @@ def settle(body: CreateSandbox, info: NodeInfo, max_cpus: float, presets: Preset
     check_inputs(body.inputs)
     if body.get_or_create and body.name is None:
         raise InvalidRequest("get_or_create: needs a name", hint="give `name`", details={"field": "get_or_create"})
+    check_auto(body.auto_publish, body.auto_publish_host)
     network = judge(body.network, info, presets, floor)
     template = find_template(body.template, info)
     if not MIN_CPUS <= body.cpus <= max_cpus:

@@ -25,6 +25,8 @@ class Wanted(NamedTuple):
     network: Network
     public_ports: bool
     """Whether the URLs of its ports need no token."""
+    host: str | None
+    """What programs at them get as Host."""
 
 
 def wanted(body: Body) -> Wanted:
@@ -32,15 +34,14 @@ def wanted(body: Body) -> Wanted:
     has_internet = body.take("allow_internet_access", bool, True)
     inner = body.inner("network")
     if inner is None:
-        return Wanted("open" if has_internet else "deny", True)
+        return Wanted("open" if has_internet else "deny", True, None)
     is_public = inner.take("allowPublicTraffic", bool, True)
-    if inner.take("maskRequestHost", str):
-        raise not_supported("network.maskRequestHost", "publish the port natively: it takes a `host_header`")
+    host = inner.take("maskRequestHost", str) or None
     if inner.take("httpsPorts", list):
         raise not_supported("network.httpsPorts", "let the program inside speak HTTP: visitors get TLS all the same")
     network = _egress(inner, has_internet)
     inner.done()
-    return Wanted(network, is_public)
+    return Wanted(network, is_public, host)
 
 
 def update(body: Body) -> Network:

@@ -7,7 +7,7 @@ import time
 from starlette.requests import Request
 from starlette.responses import Response
 
-from bellglass.errors import InvalidRequest, NotFound
+from bellglass.errors import BellglassError, InvalidRequest, NotFound
 from bellglass.model import CreateSandbox, Sandbox, State, UpdateSandbox, parse_time
 from bellglass.server.compat.e2b import inside
 from bellglass.server.compat.e2b.actions import Routes, services_of
@@ -52,6 +52,7 @@ async def _create(request: Request, body: Body) -> Response:
         env=body.strings("envVars"),
         network=net.network,
         auto_publish="public" if net.public_ports else "private",
+        auto_publish_host=net.host,
     )
     _refuse_what_is_not_here(body)
     body.done()
@@ -61,12 +62,18 @@ async def _create(request: Request, body: Body) -> Response:
     except InvalidRequest as error:
         if error.details.get("field") == "template":
             raise NotFound(error.message, hint=error.hint) from None
+        if error.details.get("field") == "auto_publish_host":
+            raise InvalidRequest(error.message.replace("auto_publish_host", "network.maskRequestHost")) from None
         raise
     project, sandbox_id = principal_of(request).project, created.sandbox["id"]
     context.objects["sandbox_id"] = sandbox_id
     found = services.sandboxes.get(project, sandbox_id)
     if found.state == State.RUNNING:  # not so where the answer of an earlier create is told again
-        await inside.write(services, project, sandbox_id, context.request_id)
+        try:
+            await inside.write(services, project, sandbox_id, context.request_id)
+        except BellglassError:  # nobody hears of the sandbox, so nobody would end it
+            await services.deleter.delete(project, sandbox_id, context.request_id)
+            raise
     return _started(services, found, 201)
 
 

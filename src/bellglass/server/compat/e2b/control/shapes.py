@@ -61,5 +61,7 @@ def detail(sandbox: Sandbox, tokens: Tokens, domain: str) -> dict[str, Any]:
         "domain": domain,
         "lifecycle": {"autoResume": False, "onTimeout": "kill"},
         "allowInternetAccess": sandbox.network != "deny",
-        "network": network.shape(sandbox.network) | {"allowPublicTraffic": sandbox.auto_publish != "private"},
+        "network": network.shape(sandbox.network)
+        | {"allowPublicTraffic": sandbox.auto_publish != "private"}
+        | ({"maskRequestHost": sandbox.auto_publish_host} if sandbox.auto_publish_host else {}),
     }
