@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import httpx2
 
-from bellglass import faultpoints, ids
+from bellglass import Sandbox, faultpoints, ids
 from bellglass.errors import BellglassError
 from bellglass.node.helper import cgroup
 from bellglass.supervise.control import ask_node, read_record
@@ -45,6 +45,7 @@ class Rig:
         self.faults = stack.data.faults_dir
         self.installation = stack.scope.installation
         self._others: threading.Thread | None = None
+        self._lab: Sandbox | None = None
         self.client = httpx2.Client(
             base_url=stack.api_url,
             headers={"Authorization": f"Bearer {stack.api_key}"},
@@ -59,6 +60,13 @@ class Rig:
         # The command before may still be on its way out.
         wait_until(lambda: len(self.processes(self.box.id)) == 2, 10, "the bystander does not come to rest")
         self.before = self.processes(self.box.id)
+
+    @property
+    def lab(self) -> Sandbox:
+        """Another one, made when it is first asked for: with kernels, and ports that are published when visited."""
+        if self._lab is None:
+            self._lab = self.stack.sandbox("interpreter", **{**SMALL, "memory": "1GiB"}, auto_publish="public")
+        return self._lab
 
     # --- asking ------------------------------------------------------------------------------------------
 
@@ -84,6 +92,11 @@ class Rig:
         answer = self.insist("POST", "/v1/sandboxes", json={"template": "base", **SMALL, **options})
         assert answer.status == 201, answer
         return str(answer.body["id"])
+
+    def close(self) -> None:
+        for box in (self.box, self._lab):
+            if box is not None:
+                box.close()
 
     # --- killing -----------------------------------------------------------------------------------------
 
@@ -195,7 +208,7 @@ def rig() -> Iterator[Rig]:
         wait_until(lambda: made.processes(made.box.id) == made.before, 10, "left-over processes in the bystander")
         made.agreed()
         assert "broke the protocol" not in (stack.data.logs_dir / "node.log").read_text(), "an honest agent was refused"
-        made.box.close()
+        made.close()
         made.client.close()
 
 

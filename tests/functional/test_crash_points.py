@@ -16,6 +16,7 @@ import pytest
 from bellglass import ids
 from bellglass.faultpoints import POINTS
 from bellglass.supervise.control import ask_node
+from tests.functional import crash_contexts as contexts
 from tests.functional.crash_rig import Rig, new_name, rig
 from tests.functional.waiting import wait_until
 from tests.functional.worker_steps import Call, Steps
@@ -233,6 +234,22 @@ def recover(rig: Rig, point: str, victim: str) -> None:
 
 
 OPERATIONS = {
+    "server.context.made": [contexts.make],
+    "server.context.run_opened": [contexts.run_code],
+    "server.context.answered": [contexts.restart],
+    "server.visit": [contexts.visit],
+    "node.context": [contexts.make],
+    "node.context.host_ready": [contexts.abandon],
+    "node.context.run_stored": [contexts.run_code],
+    "node.context.run_sent": [contexts.run_code],
+    "node.context.run_started": [contexts.run_code],
+    "node.context.run_ended": [contexts.run_code],
+    "node.context.interrupted": [contexts.interrupt],
+    "node.context.host_killed": [contexts.restart],
+    "node.context.host_dead": [contexts.restart],
+    "node.context.restarted": [contexts.restart],
+    "node.context.deleting": [contexts.delete],
+    "node.context.removed": [contexts.delete],
     "server.create": [create],
     "server.delete": [delete],
     "server.update": [update],
@@ -267,6 +284,18 @@ OPERATIONS = {
     "helper.reclaim": [delete],
 }
 """By point, or by the points that begin so."""
+MORE = {
+    "server.create": [contexts.e2b_create],
+    "server.context.answered": [contexts.interrupt, contexts.delete],
+    "node.context.row_stored": [contexts.abandon],
+    "node.context.host_stored": [contexts.abandon],
+    "node.context.host_started": [contexts.abandon],
+    "node.context.host_ready": [contexts.make],
+    "node.context.confirmed": [contexts.abandon],
+    "node.context.host_killed": [contexts.delete],
+    "node.context.host_dead": [contexts.delete],
+}
+"""What else comes through there; by itself in the long run only."""
 
 
 def operations(point: str) -> list[Any]:
@@ -279,6 +308,9 @@ def victims(point: str) -> tuple[str, ...]:
 
 
 CASES = [(point, what, victim) for point in POINTS for what in operations(point) for victim in victims(point)]
+MORE_CASES = [
+    (point, what, "self") for point in POINTS for what in MORE.get(point) or MORE.get(point.rpartition(".")[0], [])
+]
 EVERYBODY = [
     (point, what, "all")
     for point in POINTS
@@ -297,6 +329,12 @@ def named(cases: list[Any]) -> list[str]:
 
 @pytest.mark.parametrize(("point", "what", "victim"), CASES, ids=named(CASES))
 def test_killed_there(crashes: Rig, point: str, what: Any, victim: str) -> None:
+    what(crashes, point, victim)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("point", "what", "victim"), MORE_CASES, ids=named(MORE_CASES))
+def test_killed_there_too(crashes: Rig, point: str, what: Any, victim: str) -> None:
     what(crashes, point, victim)
 
 

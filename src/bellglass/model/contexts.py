@@ -62,6 +62,8 @@ class RunResult(Record):
     execution_count: int | None
     timed_out: bool
     interrupted: bool
+    state_lost: bool
+    """The kernel is another one than that of the run before: variables are gone."""
     duration_s: float
     stdout: str
     stderr: str

@@ -121,7 +121,7 @@ class RunResult:
     timed_out: bool
     interrupted: bool
     state_lost: bool
-    """The kernel had died since the run before: variables are gone."""
+    """The kernel is another one than that of the run before, or it died in this one: variables are gone."""
     truncated: bool
     duration_s: float
 

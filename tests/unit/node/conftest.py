@@ -26,3 +26,16 @@ def run() -> Callable[[Awaitable[Any]], Any]:
         return uvloop.run(bounded())
 
     return runner
+
+
+@pytest.fixture
+def attackers_host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The kernel host of contexts is attackers_host.py."""
+    from bellglass.node.contexts import host
+
+    served = Path(__file__).with_name("attackers_host.py")
+    program = tmp_path / "host"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} {served} "$@"\n')
+    program.chmod(0o755)
+    tmp_path.chmod(0o755)
+    monkeypatch.setattr(host, "PROGRAM", str(program))

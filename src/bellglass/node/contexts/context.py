@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bellglass import ids
+from bellglass import faultpoints, ids
 from bellglass.errors import BellglassError, Conflict, KernelDied, LimitExceeded, NotFound, NotSupported
 from bellglass.node.contexts import host
 from bellglass.node.contexts.host import Surroundings
@@ -53,6 +53,10 @@ class Context:
         self.row = row
         self.gone = asyncio.Event()
         """It was deleted, or its sandbox ended meanwhile."""
+        self.ending = False
+        """A task deletes it."""
+        self.creators = 0
+        """Calls that make it and were not answered yet."""
         self._turn = asyncio.Lock()
         self._waiting = 0
         self._starting = asyncio.Lock()
@@ -142,8 +146,12 @@ class Context:
     def _begin(self, code: Code, held: Run) -> ContextRun:
         now = time.time()
         deadline_at = None if code.timeout_s is None else now + code.timeout_s
-        row = StoredRun(code.run_id, code.digest, held.spec.id, held.log.total_bytes, now, deadline_at)
+        before = self.row.runs[-1].execution_id if self.row.runs else held.spec.id
+        row = StoredRun(
+            code.run_id, code.digest, held.spec.id, held.log.total_bytes, now, deadline_at, before != held.spec.id
+        )
         self._store(replace(self.row, runs=[*self.row.runs, row][-RUNS_KEPT:]))
+        faultpoints.reach("node.context.run_stored")
         run = ContextRun(self, row)
         self._runs[run.row.id] = self._current = run
         for old in [run_id for run_id in self._runs if not any(kept.id == run_id for kept in self.row.runs)]:
@@ -179,6 +187,7 @@ class Context:
                     if events is None:
                         raise self.host_gone(view, silent=True)[1]
                     if reading.skipped_bytes or any(event.kind in ("ready", "started") for event in events):
+                        faultpoints.reach("node.context.host_ready")
                         return
                     for event in events:
                         if event.kind == "died":
@@ -193,6 +202,13 @@ class Context:
         """End the kernel and start another one under the same id. Raises as `start` does."""
         await self.end_host("restarted")
         await self.start(around)
+        faultpoints.reach("node.context.restarted")
+
+    def confirm(self) -> None:
+        """It is made: from here on it outlives the call that made it."""
+        if not self.row.ready:
+            self._store(replace(self.row, ready=True))
+            faultpoints.reach("node.context.confirmed")
 
     def kill_host(self, why: str) -> None:
         held = self.live.executions.running.get(self.row.execution_id or "")
@@ -201,6 +217,7 @@ class Context:
                 del self._killed[next(iter(self._killed))]
             self._killed[held.spec.id] = why
             held.kill()
+            faultpoints.reach("node.context.host_killed")
 
     async def end_host(self, why: str) -> None:
         """Until it is dead."""
@@ -208,19 +225,27 @@ class Context:
         if held is not None:
             self.kill_host(why)
             await held.ended.wait()
+            faultpoints.reach("node.context.host_dead")
 
     def mark_deleting(self) -> None:
         self._store(replace(self.row, deleting=True))
+        faultpoints.reach("node.context.deleting")
+
+    async def end(self) -> None:
+        """For good, until its host is dead: behind `mark_deleting` no other one is started."""
+        await self.end_host("deleted")
+        async with self._starting:
+            await self.end_host("deleted")
 
     async def _host(self, around: Surroundings) -> Run:
         """The host that runs, or a new one."""
         async with self._starting:
-            if self.row.deleting:
-                raise NotFound(f"no context {self.id!r} in this sandbox", details={"field": "id"})
             held = self.live.executions.running.get(self.row.execution_id or "")
             if held is not None and held.spec.id in self._killed:
                 await held.ended.wait()
                 held = None
+            if self.row.deleting:
+                raise NotFound(f"no context {self.id!r} in this sandbox", details={"field": "id"})
             if held is not None:
                 return held
             return await self._start_host(around)
@@ -230,11 +255,13 @@ class Context:
         spec = host.execution(execution_id, self.id, self.row.language, self.row.cwd, around)
         # Known before it is there: whatever happens, it is found again.
         self._store(replace(self.row, execution_id=execution_id))
+        faultpoints.reach("node.context.host_stored")
         run, _ = self.live.executions.create(spec, before_new=around.check_disk)
         assert run is not None, "the id is new"
         await run.started()
         if not run.running:
             raise self.host_gone(self.live.executions.view(execution_id), silent=True)[1]
+        faultpoints.reach("node.context.host_started")
         return run
 
     # --- ends -------------------------------------------------------------------------------------------

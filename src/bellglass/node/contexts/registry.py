@@ -6,6 +6,7 @@ import logging
 import time
 from typing import Any
 
+from bellglass import faultpoints
 from bellglass.errors import BellglassError, Conflict, InvalidRequest, LimitExceeded, NotFound
 from bellglass.ids import CONTEXT_ID
 from bellglass.model import LANGUAGES
@@ -28,8 +29,8 @@ class Contexts:
     def adopt(self) -> None:
         """After a restart of the node, once the executions were adopted."""
         for context in self._all().values():
-            if context.row.deleting:
-                self._live.spawn(self._delete(context), f"context:delete:{context.id}")
+            if context.row.deleting or not context.row.ready:
+                self._begin_delete(context)
             else:
                 context.adopt()
 
@@ -47,29 +48,40 @@ class Contexts:
     def get_or_default(self, context_id: str, around: Surroundings) -> Context:
         """A language's name makes its default context. Raises NotFound, LimitExceeded."""
         if context_id in LANGUAGES and context_id not in self._all():
-            return self._add(context_id, context_id, around)
+            return self._add(context_id, context_id, around, ready=True)
         return self.get(context_id)
 
     async def create(self, context_id: str, language: str, around: Surroundings) -> Context:
         """Until its kernel is ready; again with the same id it is the same. Raises Conflict (it is another), NotFound
-        (malformed), InvalidRequest, LimitExceeded and as Context.start does: then nothing is left."""
+        (malformed), InvalidRequest, LimitExceeded and as Context.start does: then nothing is left of it, and neither
+        when its last caller goes away before it is ready."""
         if not CONTEXT_ID.fullmatch(context_id):
             raise NotFound(f"no context {context_id!r}", details={"field": "id"})
         if language not in LANGUAGES:
             raise InvalidRequest(
                 f"language: {language!r} is none of {', '.join(LANGUAGES)}", details={"field": "language"}
             )
-        if (context := self._all().get(context_id)) is not None:
-            if (context.row.language, context.row.cwd) != (language, around.cwd) or context.row.deleting:
-                raise Conflict(f"context {context_id} exists and is another one", details={"field": "id"})
-        else:
-            context = self._add(context_id, language, around)
+        context = self._all().get(context_id)
+        if context is not None and context.row.deleting:
+            await context.gone.wait()
+            context = self._all().get(context_id)
+        if context is None:
+            context = self._add(context_id, language, around, ready=False)
+        elif (context.row.language, context.row.cwd) != (language, around.cwd) or context.row.deleting:
+            raise Conflict(f"context {context_id} exists and is another one", details={"field": "id"})
+        context.creators += 1
         try:
             await context.start(around)
+            context.confirm()
         except BellglassError:
-            if not self._live.closed:
-                await self.delete(context)
+            if not context.row.ready and not self._live.closed:
+                self._begin_delete(context)
+                await context.gone.wait()
             raise
+        finally:
+            context.creators -= 1
+            if context.creators == 0 and not context.row.ready and not self._live.closed:
+                self._begin_delete(context)
         return context
 
     def drop_unused(self, context: Context) -> None:
@@ -78,10 +90,12 @@ class Contexts:
             self._live.context_rows.remove(self._live.sandbox_id, context.id)
             self._all().pop(context.id, None)
 
-    async def delete(self, context: Context) -> None:
-        """Until all its processes are dead."""
-        context.mark_deleting()
-        self._live.spawn(self._delete(context), f"context:delete:{context.id}")
+    async def delete(self, context_id: str) -> None:
+        """Until all its processes are dead. Raises NotFound."""
+        context = self._all().get(context_id)
+        if context is None:
+            raise NotFound(f"no context {context_id!r} in this sandbox", details={"field": "id"})
+        self._begin_delete(context)
         await context.gone.wait()
 
     def resting(self) -> set[str]:
@@ -99,22 +113,30 @@ class Contexts:
             self._table = {row.id: Context(self._live, row) for row in rows}
         return self._table
 
-    def _add(self, context_id: str, language: str, around: Surroundings) -> Context:
+    def _add(self, context_id: str, language: str, around: Surroundings, *, ready: bool) -> Context:
         table = self._all()
         if len(table) >= MOST:
             raise LimitExceeded(
                 f"{len(table)} contexts are in this sandbox, the most is {MOST}", hint="delete one of them"
             )
-        row = StoredContext(context_id, language, around.cwd, around.user, time.time())
+        row = StoredContext(context_id, language, around.cwd, around.user, time.time(), ready=ready)
         self._live.context_rows.put(self._live.sandbox_id, row)
+        faultpoints.reach("node.context.row_stored")
         context = table[context_id] = Context(self._live, row)
         return context
 
+    def _begin_delete(self, context: Context) -> None:
+        if context.ending:
+            return
+        context.mark_deleting()
+        context.ending = True
+        self._live.spawn(self._delete(context), f"context:delete:{context.id}")
+
     async def _delete(self, context: Context) -> None:
         try:
-            await context.end_host("deleted")
+            await context.end()
             self._live.context_rows.remove(self._live.sandbox_id, context.id)
-            if self._table is not None and self._table.get(context.id) is context:
-                del self._table[context.id]
+            self._all().pop(context.id, None)
+            faultpoints.reach("node.context.removed")
         finally:
             context.gone.set()

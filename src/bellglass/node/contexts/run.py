@@ -12,6 +12,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from bellglass import faultpoints
 from bellglass.errors import AgentLost, BellglassError, Conflict, KernelDied, NotFound
 from bellglass.node.contexts import host
 from bellglass.node.contexts.answers import Answer
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 RETURN_S = 30.0
 """How long a run goes on for a client whose server went away, or while the node was."""
 ENDS = ("end", "died")
+CATCH_UP_S = 2.0
+"""After a restart of the node, before a deadline that passed meanwhile counts: an end in time is read first."""
 STOP_S = 15.0
 """From an interrupt to the end of the run: the host kills a kernel that does not stop after 5 s. Then the host goes."""
 log = logging.getLogger("bellglass.contexts")
@@ -50,8 +53,11 @@ class ContextRun:
         self._position = row.start
         """Behind the last line that was read."""
         self._count: int | None = None
+        self._handed = False
+        """Its code was sent to the host in this life of the node."""
         self._started = False
         self._raised = False
+        self._state_lost = False
         self._timed_out = False
         self._interrupted = False
         self._deadline: asyncio.TimerHandle | None = None
@@ -59,14 +65,15 @@ class ContextRun:
         self._stop: asyncio.TimerHandle | None = None
         self._oom_kills = self._live.oom_kills()
         if row.deadline_at is not None:
-            self._deadline = self._loop.call_later(max(row.deadline_at - time.time(), 0.0), self._deadline_passed)
+            left_s = max(row.deadline_at - time.time(), CATCH_UP_S if adopted else 0.0)
+            self._deadline = self._loop.call_later(left_s, self._deadline_passed)
 
     # --- for the context --------------------------------------------------------------------------------
 
     def begin(self, code: str, env: dict[str, str]) -> None:
         """Hand the code to the host. What goes wrong with that shows in what the host writes, or in its end."""
         self._live.active()
-        self._send(host.run_line(self.row.id, code, env))
+        self._hand(code, env)
 
     def adopt(self) -> None:
         """It was under way when an earlier node stopped."""
@@ -78,7 +85,7 @@ class ContextRun:
         if self.ended.is_set() or not self._context.is_current(self):
             return
         self._interrupted = True
-        self._send(host.interrupt_line())
+        self._send(host.interrupt_line(), "node.context.interrupted")
         if self._stop is None:
             self._stop = self._loop.call_later(STOP_S, self._does_not_stop)
 
@@ -95,7 +102,7 @@ class ContextRun:
         self._cancel_timer("_return")
         if self._adopted and not self._started:
             # The node may have been killed in the middle of the line. A host that had it whole knows the id.
-            self._send(host.run_line(self.row.id, code, env))
+            self._hand(code, env)
         try:
             view = self._live.executions.view(self.row.execution_id)
         except NotFound:
@@ -196,6 +203,8 @@ class ContextRun:
     def _note(self, event: HostEvent) -> None:
         if event.kind == "started":
             self._started, self._count = True, event.value["count"]
+            event.value["state_lost"] = self._state_lost = event.value["state_lost"] or self.row.state_lost
+            faultpoints.reach("node.context.run_started")
         elif event.kind == "error":
             self._raised = True
         elif event.kind == "end":
@@ -219,10 +228,12 @@ class ContextRun:
             "run_id": self.row.id,
             "status": status,
             "execution_count": self._count,
+            "state_lost": self._state_lost or isinstance(failure, KernelDied),
             **flags,
             "duration_s": round(max(time.time() - self.row.started_at, 0.0), 6),
             "error": failure.to_dict()["error"] if failure is not None else None,
         }
+        faultpoints.reach("node.context.run_ended")
         self._live.active()
         self._context.run_ended(self)
         self.ended.set()
@@ -240,6 +251,9 @@ class ContextRun:
     def _does_not_stop(self) -> None:
         if self._live.frozen:  # it can't
             self._stop = self._loop.call_later(STOP_S, self._does_not_stop)
+        elif not self._handed and not self._started:
+            # Nothing of it runs: the kernel needs not to go for it.
+            self._finish("lost", AgentLost(f"the node ended while it began run {self.row.id}, and no client came back"))
         else:
             self._context.kill_host("unresponsive")
 
@@ -251,16 +265,21 @@ class ContextRun:
 
     # --- writing ----------------------------------------------------------------------------------------
 
-    def _send(self, line: bytes) -> None:
-        self._live.spawn(self._write(line), f"context:write:{self.row.id}")
+    def _hand(self, code: str, env: dict[str, str]) -> None:
+        self._handed = True
+        self._send(host.run_line(self.row.id, code, env), "node.context.run_sent")
 
-    async def _write(self, line: bytes) -> None:
+    def _send(self, line: bytes, point: str) -> None:
+        self._live.spawn(self._write(line, point), f"context:write:{self.row.id}")
+
+    async def _write(self, line: bytes, point: str) -> None:
         run = self._live.executions.running.get(self.row.execution_id)
         if run is None:
             return  # the reader finds the host gone
         try:
             # A line that a killed node left unfinished ends here, and is none.
             await run.input().write(b"\n" + line)
+            faultpoints.reach(point)
         except Conflict:
             pass  # the same
 

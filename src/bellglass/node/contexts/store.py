@@ -27,6 +27,8 @@ class StoredRun:
     started_at: float
     deadline_at: float | None
     """Wall clock, both."""
+    state_lost: bool = False
+    """The run before it had another host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,8 @@ class StoredContext:
     created_at: float
     execution_id: str | None = None
     """Of its newest host. Stored before that is started."""
+    ready: bool = True
+    """Its creator may have been told of it. One that is not when the node starts is deleted."""
     deleting: bool = False
     runs: list[StoredRun] = field(default_factory=list)
     """The last RUNS_KEPT, oldest first: an id of theirs is never run a second time."""

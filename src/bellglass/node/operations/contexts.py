@@ -50,8 +50,7 @@ async def list_all(node: Node, params: Params, stream: LinkStream) -> None:
 
 
 async def delete(node: Node, params: Params, stream: LinkStream) -> None:
-    contexts = _live(node, params).contexts
-    await contexts.delete(contexts.get(params.text("context_id", limit=64)))
+    await _live(node, params).contexts.delete(params.text("context_id", limit=64))
     await stream.send_head({"result": {}}, end=True)
 
 

@@ -42,7 +42,7 @@ EXAMPLE = {
 }  # fmt: skip
 RESULT = {
     "run_id": "01KDAYPQ4QGSFF1J2QZ1DVJC8B", "status": "ok", "execution_count": 1, "timed_out": False,
-    "interrupted": False, "duration_s": 0.012, "stdout": "", "stderr": "", "truncated": False,
+    "interrupted": False, "state_lost": False, "duration_s": 0.012, "stdout": "", "stderr": "", "truncated": False,
     "results": [{"main": True, "data": {"text/plain": "42"}, "dropped": {}}], "error": None,
 }  # fmt: skip
 

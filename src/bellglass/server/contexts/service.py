@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from bellglass import faultpoints
 from bellglass.errors import InvalidRequest, NotAcceptable, NotFound
 from bellglass.ids import CONTEXT_ID, EXECUTION_ID, encode_base32, new_context_id, new_ulid
 from bellglass.link import LinkStream
@@ -48,7 +49,9 @@ class Contexts:
             "language": language,
             "cwd": settle_cwd(body.cwd, target.workdir),
         }
-        return await self._cluster.call(target.node_id, "context.create", params, request_id=request_id)
+        made = await self._cluster.call(target.node_id, "context.create", params, request_id=request_id)
+        faultpoints.reach("server.context.made")
+        return made
 
     async def list(self, project_id: str, sandbox_id: str, request_id: str) -> list[dict[str, Any]]:
         """Records, oldest first."""
@@ -92,6 +95,7 @@ class Contexts:
             "keepalive_s": self._keepalive_s,
         }  # fmt: skip
         stream = await self._cluster.open(target.node_id, "context.run", params, request_id=request_id)
+        faultpoints.reach("server.context.run_opened")
         return run_id, stream
 
     async def _call(
@@ -100,7 +104,9 @@ class Contexts:
         target = guard.running(self._reader, project_id, sandbox_id)
         params = {**_around(target), "context_id": check_id(context_id)}
         with in_our_words():
-            return await self._cluster.call(target.node_id, op, params, request_id=request_id)
+            answer = await self._cluster.call(target.node_id, op, params, request_id=request_id)
+        faultpoints.reach("server.context.answered")
+        return answer
 
 
 def choose_run_format(accept: str | None) -> str:

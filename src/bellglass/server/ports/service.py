@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 
 from sqlalchemy import Connection
 
+from bellglass import faultpoints
 from bellglass.errors import Conflict, InvalidRequest, LimitExceeded, NotFound, NotSupported
 from bellglass.model import CreatePortToken, PortToken, PublishedPort, PutPort, format_time, now, parse_time
 from bellglass.server.db.reader import Reader
@@ -172,9 +173,12 @@ class Ports:
             names = ("visibility", "host_header", "http2", "key", "created_at", "updated_at")
             values = {name: getattr(publication, name) for name in names}
             store.put(connection, publication.project_id, publication.sandbox_id, publication.port, values)
+            faultpoints.reach("server.visit.storing")
             return store.find(connection, publication.sandbox_id, publication.port)
 
+        faultpoints.reach("server.visit.listening")
         found = await self._writer.run(write)
+        faultpoints.reach("server.visit.stored")
         if found is None:
             raise NotFound("nothing is published under this name", hint="it was unpublished a moment ago")
         return found
