@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bellglass.server.app import make_fastapi
+from bellglass.server.http.websockets import SocketRoute
 from bellglass.server.system.openapi import describe
 
 METHODS = ("get", "head", "post", "put", "patch", "delete")
@@ -26,6 +27,15 @@ are not UTF-8) or `application/x-bellglass-frames`. A stream ends with one `exit
 cut: ask for `GET .../output?offset=` again. In 15 s of silence a keepalive is sent.
 """
 
+SOCKETS = """\
+# WebSockets
+
+Opened with the same `Authorization` header. What is wrong is answered before the handshake, with the status and the
+shape of every other error; after it by a message `{"type": "error", "error": {...}}` and a close with 4000 + the
+status. Messages in braces are text, `bytes` are binary; one from a client has at most 1 MiB. A server that goes down
+closes with 1012, a revoked key cuts.
+"""
+
 
 def api_page(generated: str) -> str:
     document = describe(make_fastapi())
@@ -35,10 +45,27 @@ def api_page(generated: str) -> str:
         for method in METHODS:
             if operation := item.get(method):
                 lines += _route(path, method, operation)
+    lines += [SOCKETS]
+    for route in make_fastapi().routes:
+        if isinstance(route, SocketRoute):
+            lines += _socket(route)
     lines.append("# Records\n")
     for name, schema in schemas.items():
         lines += _record(name, schema)
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _socket(route: SocketRoute) -> list[str]:
+    about = " ".join(route.about.split())
+    lines = [f"## WebSocket `{route.path}`", "", f"{about} Action `{route.action}`.", ""]
+    if route.queries:
+        lines += ["| query parameter | |", "|---|---|"]
+        lines += [f"| `{name}` | {what} |" for name, what in route.queries.items()]
+        lines.append("")
+    lines += ["| message | | |", "|---|---|---|"]
+    names = {"out": "to the client", "in": "from the client"}
+    lines += [f"| {names[one.direction]} | `{one.shape}` | {one.what} |" for one in route.messages]
+    return [*lines, ""]
 
 
 def _route(path: str, method: str, operation: Mapping[str, Any]) -> list[str]:

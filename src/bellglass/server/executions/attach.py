@@ -1,18 +1,6 @@
 """A terminal over a WebSocket.
 
-Binary messages are bytes: of the output to the client, of what is typed from him. Text messages are JSON objects:
-
-    to the client    {"type": "started", "execution", "offset", "known", "input", "total"}: the first one; the output
-                     goes on at `offset`
-                     {"type": "skipped", "offset", "bytes"}: output that the log has lost
-                     {"type": "input", "offset", "total"}: so many bytes that he typed lie in the terminal
-                     (`total`: with those of all others)
-                     {"type": "exit", "execution"}: it has ended; then a close with 1000
-    from the client  {"type": "resize", "cols", "rows"}
-
-A close with 1000 or 1001 by the client means that he leaves; a connection that breaks, that he may come back: his place
-is kept for a minute, and the program held back for him. Under the same `client` he learns how much of what he typed had
-been taken before (`known` and `input`).
+Its messages are in MESSAGES. Under the same `client` a client learns how much of what he typed had been taken before.
 """
 
 from __future__ import annotations
@@ -27,10 +15,21 @@ from bellglass.model import Terminal
 from bellglass.server.executions.service import in_our_words
 from bellglass.server.executions.validate import check_size
 from bellglass.server.http.validation import shown
-from bellglass.server.http.websockets import DROPPED, Socket, SocketClosed
+from bellglass.server.http.websockets import DROPPED, Message, Socket, SocketClosed
 from bellglass.wire.frames import MAX_DATA, encode
 from bellglass.wire.output import InputType, OutputDecoder, OutputEvent, OutputType
 
+MESSAGES = (
+    Message("out", '{"type": "started", "execution", "offset", "known", "input", "total"}', "the first one: the output"
+            " goes on at `offset`; `known`: so much of this `client`'s input was taken before, up to `input`"),
+    Message("out", "bytes", "output"),
+    Message("out", '{"type": "skipped", "offset", "bytes"}', "output that the log has lost"),
+    Message("out", '{"type": "input", "offset", "total"}', "so many bytes that he typed lie in the terminal; `total`:"
+            " with those of all others"),
+    Message("out", '{"type": "exit", "execution"}', "it has ended; then a close with 1000"),
+    Message("in", "bytes", "what is typed"),
+    Message("in", '{"type": "resize", "cols", "rows"}', "the terminal has another size"),
+)  # fmt: skip
 LEAVES = (1000, 1001)
 LEAVE_S = 2.0
 

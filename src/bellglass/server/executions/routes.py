@@ -21,7 +21,7 @@ from bellglass.errors import (
     TooLarge,
 )
 from bellglass.model import CreateExecution, Execution, ExecutionResult, Terminal
-from bellglass.server.executions.attach import relay
+from bellglass.server.executions.attach import MESSAGES, relay
 from bellglass.server.executions.bodies import SendSignal
 from bellglass.server.executions.service import in_our_words
 from bellglass.server.executions.validate import choose_format
@@ -161,9 +161,17 @@ async def stdin(
     return answer(result)
 
 
-@routes.socket(ONE + "/attach", "exec.attach", queries=("offset", "live", "client"))
+@routes.socket(
+    ONE + "/attach", "exec.attach", messages=MESSAGES,
+    queries={
+        "offset": "of the output from which it goes on; by default the beginning",
+        "live": "`true`: only output that is yet to come",
+        "client": "a name of the client's own: with it he learns how much of what he typed had been taken before",
+    },
+)  # fmt: skip
 async def attach(socket: Socket, sandbox_id: str, execution_id: str) -> None:
-    """A terminal over a WebSocket: see attach.py for its messages."""
+    """A terminal, or another execution. A close with 1000 or 1001 by the client means that he leaves; a connection that
+    breaks, that he may come back: his place is kept for a minute, and the program held back for him."""
     executions = socket.app.state.services.executions
     offset, live = socket.integer("offset", 0), socket.flag("live")
     stream = await executions.attach(
@@ -174,7 +182,7 @@ async def attach(socket: Socket, sandbox_id: str, execution_id: str) -> None:
 
 
 @routes.action(
-    "POST", ONE + "/resize", "exec.resize", body=Terminal, status=204, errors=(*INSIDE, TooLarge), audited=False,
+    "POST", ONE + "/resize", "exec.resize", body=Terminal, status=204, errors=(*INSIDE, TooLarge),
     example={"cols": 120, "rows": 40},
 )  # fmt: skip
 async def resize(request: Request, sandbox_id: str, execution_id: str) -> Response:

@@ -1,8 +1,4 @@
-"""/v1/sandboxes/{id}/files/watch: a WebSocket that tells what changes in a folder.
-
-Out: `{"type": "ready"}`, `{"type": "events", "events": [{"kind", "path", "dir", "cookie"}]}`, `{"type": "synced",
-"token"}`. In: `{"type": "sync", "token": NUMBER}`, answered behind all that happened before.
-"""
+"""/v1/sandboxes/{id}/files/watch: a WebSocket that tells what changes in a folder."""
 
 from __future__ import annotations
 
@@ -14,14 +10,28 @@ from bellglass.server.files.routes import FILES
 from bellglass.server.files.watching import OWN_TOKENS_FROM, Watching
 from bellglass.server.http.actions import Routes
 from bellglass.server.http.validation import shown
-from bellglass.server.http.websockets import Socket
+from bellglass.server.http.websockets import Message, Socket
 from bellglass.server.services import project_of, services_of
 
 routes = Routes("files")
+MESSAGES = (
+    Message("out", '{"type": "ready"}', "the first one: what changes from now on is told"),
+    Message("out", '{"type": "events", "events": [{"kind", "path", "dir", "cookie"}]}', "`kind` is `create`, `write`,"
+            " `remove`, `rename`, `chmod` or `overflow` (some were lost); `path` is relative to the folder"),
+    Message("out", '{"type": "synced", "token"}', "all that happened before this `sync` has been told"),
+    Message("in", '{"type": "sync", "token": NUMBER}', "asks for that"),
+)  # fmt: skip
 
 
-@routes.socket(FILES + "/watch", "file.watch", queries=("path", "recursive", "user"))
+@routes.socket(
+    FILES + "/watch", "file.watch", messages=MESSAGES,
+    queries={
+        "path": "the folder", "recursive": "`true`: all folders below it as well",
+        "user": "with whose rights it is read; by default the sandbox's user",
+    },
+)  # fmt: skip
 async def watch(socket: Socket, sandbox_id: str) -> None:
+    """What changes in a folder, until it is gone or the client closes."""
     path, user, recursive = socket.text("path"), socket.text("user"), socket.flag("recursive")
     if path is None:
         raise InvalidRequest("path: is missing", hint="the folder to watch", details={"field": "path"})

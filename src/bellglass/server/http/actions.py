@@ -6,7 +6,7 @@ the names of its query parameters (an unknown one is refused like an unknown fie
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import unquote_to_bytes
@@ -19,7 +19,7 @@ from bellglass.errors import BellglassError, InvalidRequest
 from bellglass.model import Record
 from bellglass.server.http.context import context_of
 from bellglass.server.http.validation import unknown_field
-from bellglass.server.http.websockets import SocketRoute
+from bellglass.server.http.websockets import Message, SocketRoute
 from bellglass.server.identity import access
 
 Access = Literal["public", "any", "project", "admin"]
@@ -92,13 +92,14 @@ class Routes(APIRouter):
         self._tag = tag
 
     def socket(
-        self, path: str, action: str, *, queries: tuple[str, ...] = ()
+        self, path: str, action: str, *, messages: Sequence[Message], queries: Mapping[str, str] | None = None
     ) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., Awaitable[None]]]:
         """Register `function(socket, **path_params)` as a WebSocket of project keys; `queries`: the parameters that it
-        reads by `socket.text`, `flag` and `integer`."""
+        reads by `socket.text`, `flag` and `integer`, and what they are. OpenAPI has no words for it: the reference is
+        made of `messages`."""
 
         def register(function: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
-            self.routes.append(SocketRoute(path, action, function, queries))
+            self.routes.append(SocketRoute(path, action, function, queries or {}, messages))
             return function
 
         return register

@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 from urllib.parse import parse_qsl
 
 import structlog
@@ -166,11 +166,26 @@ class Socket:
 Handler = Callable[..., Awaitable[None]]
 
 
-class SocketRoute(WebSocketRoute):
-    """`handler(socket, **path_params)` begins before the handshake and ends the connection with its return."""
+class Message(NamedTuple):
+    """For the reference: a kind of message, `out` to the client or `in` from him, and what it means."""
 
-    def __init__(self, path: str, action: str, handler: Handler, queries: tuple[str, ...]) -> None:
+    direction: Literal["out", "in"]
+    shape: str
+    what: str
+
+
+class SocketRoute(WebSocketRoute):
+    """`handler(socket, **path_params)` begins before the handshake and ends the connection with its return. `queries`:
+    what each parameter is."""
+
+    def __init__(
+        self, path: str, action: str, handler: Handler, queries: Mapping[str, str], messages: Sequence[Message]
+    ) -> None:
         super().__init__(path, _Endpoint(action, handler, frozenset(queries)), name=action)
+        self.action = action
+        self.about = (handler.__doc__ or "").strip()
+        self.queries = dict(queries)
+        self.messages = tuple(messages)
 
 
 class _Endpoint:
