@@ -70,8 +70,8 @@ async def sink(socket: Socket) -> None:
 def url(harness: Harness) -> Iterator[str]:
     routes = harness.application.fastapi.router.routes
     added = [
-        SocketRoute("/v1/test/{name}", "test.echo", echo, ("offset", "on", "refuse")),
-        SocketRoute("/v1/sink", "test.sink", sink, ()),
+        SocketRoute("/v1/test/{name}", "test.echo", echo, dict.fromkeys(("offset", "on", "refuse"), ""), ()),
+        SocketRoute("/v1/sink", "test.sink", sink, {}, ()),
     ]
     routes.extend(added)
     yield harness.url
@@ -281,7 +281,7 @@ def test_too_long_a_message_ends_it(harness: Harness, url: str) -> None:
 
 def test_connections_are_counted_to_their_end(own_harness: Harness) -> None:
     routes = own_harness.application.fastapi.router.routes
-    routes.append(SocketRoute("/v1/test/{name}", "test.echo", echo, ()))
+    routes.append(SocketRoute("/v1/test/{name}", "test.echo", echo, {}, ()))
     transport = _sync.transport.Transport(resolve(own_harness.url, key_of(own_harness)))
     counted = own_harness.server.config.http_protocol_class.keywords["counted"]  # type: ignore[union-attr]
     before = len(counted.open)
