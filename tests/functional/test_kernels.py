@@ -67,6 +67,20 @@ def test_javascript_output_values_and_state(javascript: KernelHost) -> None:
     assert [(result["main"], result["data"]) for result in shown] == [(False, {"text/html": "<b>"})]
 
 
+def test_packages_of_the_template_are_there_for_javascript(interpreter: Any, javascript: KernelHost) -> None:
+    assert javascript.run("require('lodash').sum([1, 2])").value == "3"
+    assert javascript.run("import { parse } from 'csv-parse/sync'\nparse('a,b')[0].length").value == "2"
+    code = "import { max } from 'd3-array'\nimport { z } from 'zod'\nz.number().parse(max([3, 7]))"
+    assert javascript.run(code).value == "7"
+    interpreter.files.write_text("types/a.ts", "const n: number = 'no'\n")
+    checked = interpreter.exec("tsc --noEmit a.ts", cwd="types")
+    assert not checked.ok and "TS2322" in checked.stdout
+    interpreter.exec("mkdir -p types/node_modules/lodash && echo 'exports.own = 1' > types/node_modules/lodash/index.js")
+    own = interpreter.exec(["node", "-p", "require('lodash').own"], cwd="types")
+    assert own.stdout == "1\n", "what is beside the program comes first"
+    interpreter.files.remove("types", recursive=True)
+
+
 def test_bash_output_and_state(bash: KernelHost) -> None:
     ran = bash.run('x=5; cd /tmp\nf() { echo "f $1"; }\necho out; echo err >&2')
     assert (ran.stdout, ran.stderr, ran.errors) == ("out\n", "err\n", [])
