@@ -85,7 +85,7 @@ class ContextRun:
         if self.ended.is_set() or not self._context.is_current(self):
             return
         self._interrupted = True
-        self._send(host.interrupt_line(), "node.context.interrupted")
+        self._live.spawn(self._write_interrupt(), f"context:write:{self.row.id}")
         if self._stop is None:
             self._stop = self._loop.call_later(STOP_S, self._does_not_stop)
 
@@ -267,21 +267,27 @@ class ContextRun:
 
     def _hand(self, code: str, env: dict[str, str]) -> None:
         self._handed = True
-        self._send(host.run_line(self.row.id, code, env), "node.context.run_sent")
+        self._live.spawn(self._write_run(host.run_line(self.row.id, code, env)), f"context:write:{self.row.id}")
 
-    def _send(self, line: bytes, point: str) -> None:
-        self._live.spawn(self._write(line, point), f"context:write:{self.row.id}")
+    async def _write_run(self, line: bytes) -> None:
+        if await self._write(line):
+            faultpoints.reach("node.context.run_sent")
 
-    async def _write(self, line: bytes, point: str) -> None:
+    async def _write_interrupt(self) -> None:
+        if await self._write(host.interrupt_line()):
+            faultpoints.reach("node.context.interrupted")
+
+    async def _write(self, line: bytes) -> bool:
+        """Whether there was a host to take it."""
         run = self._live.executions.running.get(self.row.execution_id)
         if run is None:
-            return  # the reader finds the host gone
+            return False  # the reader finds the host gone
         try:
             # A line that a killed node left unfinished ends here, and is none.
             await run.input().write(b"\n" + line)
-            faultpoints.reach(point)
         except Conflict:
-            pass  # the same
+            return False  # the same
+        return True
 
 
 def _output_gone(run_id: str) -> AgentLost:
