@@ -75,7 +75,7 @@ def test_packages_of_the_template_are_there_for_javascript(interpreter: Any, jav
     interpreter.files.write_text("types/a.ts", "const n: number = 'no'\n")
     checked = interpreter.exec("tsc --noEmit a.ts", cwd="types")
     assert not checked.ok and "TS2322" in checked.stdout
-    interpreter.exec("mkdir -p types/node_modules/lodash && echo 'exports.own = 1' > types/node_modules/lodash/index.js")
+    interpreter.files.write_text("types/node_modules/lodash/index.js", "exports.own = 1\n")
     own = interpreter.exec(["node", "-p", "require('lodash').own"], cwd="types")
     assert own.stdout == "1\n", "what is beside the program comes first"
     interpreter.files.remove("types", recursive=True)

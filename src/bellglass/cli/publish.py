@@ -25,6 +25,7 @@ def command(
         list[str] | None, typer.Option(help='Site that may show it in a frame, such as "https://app.example.com".')
     ] = None,
     http2: Annotated[bool, typer.Option("--http2", help="The program speaks HTTP/2, as gRPC servers do.")] = False,
+    tls: Annotated[bool, typer.Option("--tls", help="The program speaks TLS alone, with any certificate.")] = False,
     own_address: Annotated[
         bool, typer.Option("--own-address", help="A loopback address, where names below localhost don't resolve.")
     ] = False,
@@ -39,6 +40,7 @@ def command(
             host_header=host_header,
             frame_ancestors=frame_ancestor or None,
             http2=http2,
+            tls=tls,
             own_address=own_address,
         )
         token = None if public else published.token(expires_in=token_expires_in, single_use=single_use)

@@ -24,6 +24,8 @@ class PutPort(Record):
     """Sources that may show it in a frame, as in the Content-Security-Policy. None: what the program itself says."""
     http2: bool = False
     """The program speaks HTTP/2 without TLS, as gRPC servers do: visitors over TLS are offered it too."""
+    tls: bool = False
+    """The program speaks TLS alone; its certificate is not checked. Visitors get what they get of other ports."""
     own_address: bool = False
     """A loopback address of its own (127.x) instead of a name, for where names below `localhost` don't resolve."""
 
@@ -39,6 +41,7 @@ class PublishedPort(Record):
     host_header: str | None
     frame_ancestors: list[str] | None
     http2: bool
+    tls: bool
     address: str | None
     created_at: str
     updated_at: str

@@ -47,6 +47,8 @@ class CreateSandbox(Record):
     auto_publish_host: str | None = None
     """The `host_header` of ports that are published so; `${PORT}` in it stands for the port. Goes with
     `auto_publish`."""
+    auto_publish_tls: list[int] = dataclasses.field(default_factory=list)
+    """Of such ports those whose programs speak TLS alone."""
     get_or_create: bool = False
     """With `name`: answer the running sandbox of that name if there is one (200) instead of 409."""
 
@@ -107,6 +109,7 @@ class Sandbox(Record):
     identity: bool = True
     auto_publish: str | None = None
     auto_publish_host: str | None = None
+    auto_publish_tls: list[int] = dataclasses.field(default_factory=list)
     node: str | None
     generation: int
     created_at: str

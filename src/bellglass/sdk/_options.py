@@ -9,7 +9,7 @@ import base64
 import difflib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
@@ -43,6 +43,7 @@ class SandboxOptions(TypedDict, total=False):
     identity: bool
     auto_publish: Literal["private", "public"] | None
     auto_publish_host: str | None
+    auto_publish_tls: Sequence[int]
     api_url: str | None
     api_key: str | None
 

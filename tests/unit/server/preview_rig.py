@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -20,8 +21,9 @@ class Program:
     """Listens on a port of this host, where the peer's sandboxes are. Each connection is one call of `serve(connection,
     head)` in a thread; the heads that came are kept."""
 
-    def __init__(self, serve: Serve) -> None:
+    def __init__(self, serve: Serve, tls: ssl.SSLContext | None = None) -> None:
         self.heads: list[bytes] = []
+        self.tls = tls
         self.serve = serve
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=100)
         self.port = int(self.listener.getsockname()[1])
@@ -40,7 +42,10 @@ class Program:
 
     def _one(self, connection: socket.socket) -> None:
         connection.settimeout(WAIT_S)
-        with connection, contextlib.suppress(OSError):
+        with contextlib.ExitStack() as undo, contextlib.suppress(OSError):
+            undo.callback(connection.close)
+            if self.tls is not None:
+                connection = undo.enter_context(self.tls.wrap_socket(connection, server_side=True))
             head = b""
             while b"\r\n\r\n" not in head:
                 piece = connection.recv(65536)
@@ -65,8 +70,8 @@ def answer(text: bytes) -> Serve:
 
 
 @contextlib.contextmanager
-def program(serve: Serve = echo) -> Iterator[Program]:
-    made = Program(serve)
+def program(serve: Serve = echo, tls: ssl.SSLContext | None = None) -> Iterator[Program]:
+    made = Program(serve, tls)
     try:
         yield made
     finally:

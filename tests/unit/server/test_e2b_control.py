@@ -271,7 +271,6 @@ def test_networks_that_are_refused(e2b: httpx2.Client, network: Any, status: int
     refused(e2b.post("/v2/sandboxes", json={"templateID": "base", "network": network}), status)
     id = create(e2b)["sandboxID"]
     refused(e2b.put(f"/sandboxes/{id}/network", json=network), status)
-    refused(e2b.post("/v2/sandboxes", json={"templateID": "base", "network": {"httpsPorts": [1]}}), 501)
 
 
 def test_the_host_that_programs_get(e2b: httpx2.Client, api: httpx2.Client) -> None:
@@ -281,6 +280,15 @@ def test_the_host_that_programs_get(e2b: httpx2.Client, api: httpx2.Client) -> N
     assert "maskRequestHost" not in e2b.get(f"/sandboxes/{create(e2b)['sandboxID']}").json()["network"]
     wrong = e2b.post("/v2/sandboxes", json={"templateID": "base", "network": {"maskRequestHost": "a b"}})
     assert "network.maskRequestHost" in refused(wrong, 400)
+
+
+def test_ports_that_speak_tls(e2b: httpx2.Client, api: httpx2.Client) -> None:
+    id = create(e2b, network={"httpsPorts": [8443]})["sandboxID"]
+    assert e2b.get(f"/sandboxes/{id}").json()["network"]["httpsPorts"] == [8443]
+    assert api.get(f"/v1/sandboxes/{id}").json()["auto_publish_tls"] == [8443]
+    for ports in ([0], ["x"], [True], [443] * 65):
+        wrong = e2b.post("/v2/sandboxes", json={"templateID": "base", "network": {"httpsPorts": ports}})
+        assert "network.httpsPorts" in refused(wrong, 400)
 
 
 def test_templates(e2b: httpx2.Client) -> None:

@@ -268,14 +268,15 @@ class AsyncBox:
         host_header: str | None = None,
         frame_ancestors: Sequence[str] | None = None,
         http2: bool = False,
+        tls: bool = False,
         own_address: bool = False,
     ) -> AsyncPort:
         """Give a port that a program inside listens on an URL, which is an origin of its own.
 
         Private unless `visibility="public"`: who visits needs a link of the answer's `token_url()`. `host_header` is
         what the program gets as Host; `frame_ancestors` may show it in a frame; `http2` says that the program speaks it
-        without TLS, as gRPC servers do; `own_address` is a loopback address
-        instead of a name. Published again, it has the new options and its tokens go on.
+        without TLS, as gRPC servers do; `tls` that it speaks TLS alone, with any certificate; `own_address` is a
+        loopback address instead of a name. Published again, it has the new options and its tokens go on.
 
         Raises InvalidRequest, NotFound, SandboxGone, LimitExceeded, NotSupported."""
         options: dict[str, Any] = {
@@ -284,6 +285,7 @@ class AsyncBox:
             "host_header": host_header,
             "frame_ancestors": None if frame_ancestors is None else [*frame_ancestors],
             "http2": http2,
+            "tls": tls,
             "own_address": own_address,
         }
         return await publish_port(self._transport, self.id, port, options)

@@ -21,6 +21,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    false,
     text,
     true,
 )
@@ -104,6 +105,7 @@ sandboxes = Table(
     Column("identity", Boolean, nullable=False, server_default=true()),
     Column("auto_publish", String),
     Column("auto_publish_host", String(256)),
+    Column("auto_publish_tls", JSON, nullable=False, server_default="[]"),
     Column("node_id", String(64)),
     Column("generation", Integer, nullable=False),
     Column("created_at", TIME, nullable=False),
@@ -196,6 +198,7 @@ published_ports = Table(
     Column("host_header", String(256)),
     Column("frame_ancestors", JSON(none_as_null=True)),
     Column("http2", Boolean, nullable=False),
+    Column("tls", Boolean, nullable=False, server_default=false()),
     Column("address", String(15)),
     Column("key", String(64), nullable=False),
     Column("created_at", TIME, nullable=False),

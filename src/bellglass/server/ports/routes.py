@@ -25,7 +25,7 @@ EXAMPLE = {"visibility": "private", "host_header": "localhost:8000", "frame_ance
 PORT_EXAMPLE = {
     "sandbox_id": "sbaaaaaaaaaaaaaaaaaaaa", "port": 8000, "visibility": "private",
     "url": "http://sbaaaaaaaaaaaaaaaaaaaa-8000.localhost:7380", "host_header": "localhost:8000",
-    "frame_ancestors": ["https://app.example.com"], "http2": False, "address": None, "expires_at": None,
+    "frame_ancestors": ["https://app.example.com"], "http2": False, "tls": False, "address": None, "expires_at": None,
     "created_at": "2026-01-01T00:00:00.000000Z", "updated_at": "2026-01-01T00:00:00.000000Z",
 }  # fmt: skip
 TOKEN_EXAMPLE = {

@@ -68,6 +68,7 @@ class Ports:
                 "host_header": body.host_header,
                 "frame_ancestors": body.frame_ancestors,
                 "http2": body.http2,
+                "tls": body.tls,
                 "address": _address(connection, before) if body.own_address else None,
                 "updated_at": now(),
                 "expires_at": expires_at,
@@ -159,8 +160,8 @@ class Ports:
         values = {name: value for name, value in row._mapping.items() if not name.startswith("auto_publish")}
         return Publication(
             sandbox_id, port, visibility=row.auto_publish, host_header=validate.host_at(row.auto_publish_host, port),
-            frame_ancestors=None, http2=False, address=None, key=tokens.new_key(), created_at=at, updated_at=at,
-            expires_at=None, is_new=True, **values,
+            frame_ancestors=None, http2=False, tls=port in row.auto_publish_tls, address=None, key=tokens.new_key(),
+            created_at=at, updated_at=at, expires_at=None, is_new=True, **values,
         )  # fmt: skip
 
     async def visited_first(self, publication: Publication) -> Publication:
@@ -170,7 +171,7 @@ class Ports:
             if (held := store.find(connection, publication.sandbox_id, publication.port)) is not None:
                 return None if _expired(held) else held
             _check_room(connection, publication.sandbox_id)
-            names = ("visibility", "host_header", "http2", "key", "created_at", "updated_at")
+            names = ("visibility", "host_header", "http2", "tls", "key", "created_at", "updated_at")
             values = {name: getattr(publication, name) for name in names}
             store.put(connection, publication.project_id, publication.sandbox_id, publication.port, values)
             faultpoints.reach("server.visit.storing")
@@ -244,6 +245,7 @@ class Ports:
             host_header=found.host_header,
             frame_ancestors=found.frame_ancestors,
             http2=found.http2,
+            tls=found.tls,
             address=found.address,
             created_at=found.created_at,
             updated_at=found.updated_at,

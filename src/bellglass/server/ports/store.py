@@ -26,6 +26,7 @@ class Publication(NamedTuple):
     host_header: str | None
     frame_ancestors: list[str] | None
     http2: bool
+    tls: bool
     address: str | None
     key: str
     created_at: str
@@ -58,6 +59,7 @@ _AUTO = select(
     sandboxes.c.project_id,
     sandboxes.c.auto_publish,
     sandboxes.c.auto_publish_host,
+    sandboxes.c.auto_publish_tls,
     sandboxes.c.state,
     sandboxes.c.termination_reason,
     sandboxes.c.ended_at,
@@ -118,8 +120,8 @@ def set_key(connection: Connection, publication: Publication, key: str) -> None:
 
 
 def auto(connection: Connection, sandbox_id: str) -> Row[*tuple[Any, ...]] | None:
-    """Of a sandbox whose ports are published at their first visit: `auto_publish`, `auto_publish_host` and the part of
-    a Publication that is the sandbox's."""
+    """Of a sandbox whose ports are published at their first visit: how they are, and the part of a Publication that
+    is the sandbox's."""
     return connection.execute(_AUTO, {"sandbox": sandbox_id}).first()
 
 
@@ -129,7 +131,14 @@ def remove(connection: Connection, project_id: str, sandbox_id: str, port: int) 
     if auto(connection, sandbox_id) is not None:
         # What was taken away does not come back with the next visit.
         at = now()
-        values = {"visibility": "private", "http2": False, "key": TAKEN_AWAY, "created_at": at, "updated_at": at}
+        values = {
+            "visibility": "private",
+            "http2": False,
+            "tls": False,
+            "key": TAKEN_AWAY,
+            "created_at": at,
+            "updated_at": at,
+        }
         of = {"sandbox_id": sandbox_id, "port": port, "project_id": project_id}
         connection.execute(insert(ports).values(**of, **values, expires_at=at))
     if held == 0:

@@ -11,6 +11,7 @@ from bellglass.units import parse_duration
 
 MAX_TOKEN_LIFETIME_S = 30 * 86400.0
 MAX_ANCESTORS = 16
+MAX_TLS_PORTS = 64
 PORT = "${PORT}"
 _HOST_HEADER = re.compile(r"(?=.{1,255}\Z)([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
 _ANCESTOR = re.compile(r"(?=.{1,255}\Z)('self'|'none'|https?:|(https?://)?(\*\.)?[A-Za-z0-9.-]+(:([0-9]{1,5}|\*))?)")
@@ -29,7 +30,18 @@ def host_at(host: str | None, port: int) -> str | None:
     return None if host is None else host.replace(PORT, str(port))
 
 
-def check_auto(auto_publish: str | None, host: str | None) -> None:
+def check_auto(auto_publish: str | None, host: str | None, tls: list[int]) -> None:
+    if wrong := [port for port in tls if not 1 <= port <= 65535]:
+        raise InvalidRequest(
+            f"auto_publish_tls: {shown(wrong[0])} is not a port",
+            hint="1 to 65535",
+            details={"field": "auto_publish_tls"},
+        )
+    if len(tls) > MAX_TLS_PORTS or (tls and auto_publish is None):
+        raise InvalidRequest(
+            f"auto_publish_tls: at most {MAX_TLS_PORTS} ports, and only with auto_publish",
+            details={"field": "auto_publish_tls"},
+        )
     if host is None:
         return
     field = "auto_publish_host"

@@ -32,6 +32,7 @@ from bellglass.server.previews.foreign import Foreign
 from bellglass.server.previews.head import Headers, Request
 from bellglass.server.previews.origins import Named
 from bellglass.server.previews.pages import Parts, parts_of_error
+from bellglass.server.previews.program_tls import TlsStream
 from bellglass.server.sandboxes import guard
 
 START_WAIT_S = 10.0
@@ -224,9 +225,9 @@ class House:
             return _nothing_here()
         return Unauthorized("the link has expired", hint="ask for a new one where you got it")
 
-    async def dial(self, publication: Publication, gone: asyncio.Event) -> LinkStream:
-        """A connection to the program. While nothing was sent it can be tried again: it may be starting, and so may
-        the node. Raises PortUnreachable and what the node raises."""
+    async def dial(self, publication: Publication, gone: asyncio.Event) -> LinkStream | TlsStream:
+        """A connection to the program, in TLS where it was published so. While nothing was sent it can be tried again:
+        it may be starting, and so may the node. Raises PortUnreachable and what the node raises."""
         loop = asyncio.get_running_loop()
         # Of one that was not published by name nobody said that something will listen.
         deadline = loop.time() + (0 if publication.is_new else START_WAIT_S)
@@ -244,7 +245,7 @@ class House:
                 except BaseException:
                     await stream.reset()
                     raise
-                return stream
+                break
             except (PortUnreachable, NodeUnavailable, AgentLost) as error:
                 if isinstance(error, PortUnreachable) and error.details.get("reason") != "refused":
                     raise
@@ -252,6 +253,9 @@ class House:
                     raise
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 1.5, _LAST_PAUSE_S)
+        if publication.tls:
+            return await TlsStream.begin(stream, publication.port, "h2" if publication.http2 else "http/1.1")
+        return stream
 
     def inward(self, publication: Publication, request: Request, peer: str) -> Request:
         """As the program gets it."""

@@ -1,7 +1,8 @@
 """One HTTP/2 connection of a visitor. Every stream is looked up and authorised by itself: browsers put the streams of
 several origins on one connection, and a proxy in front those of several visitors.
 
-The program is spoken to in HTTP/2 without TLS (h2c by prior knowledge), as gRPC servers are; the streams of one
+The program is spoken to in HTTP/2, without TLS (h2c by prior knowledge, as gRPC servers are) unless it was published
+with it; the streams of one
 connection to one port share one connection to the program. Nothing is translated to HTTP/1.
 """
 
@@ -22,6 +23,7 @@ from bellglass.server.previews import access, head, pages
 from bellglass.server.previews.head import BadHead, Headers, Request
 from bellglass.server.previews.house import House, Stay, outward
 from bellglass.server.previews.http2 import LAST_WORDS_S, Endpoint, Reset, Stream
+from bellglass.server.previews.program_tls import TlsStream
 from bellglass.server.previews.source import Cut, LinkSource
 from bellglass.server.previews.wire import Wire
 
@@ -37,14 +39,16 @@ log = structlog.get_logger("bellglass.previews")
 class Upstream:
     """A connection to a program."""
 
-    def __init__(self, link: LinkStream) -> None:
+    def __init__(self, link: LinkStream | TlsStream) -> None:
         self.link = link
         self.endpoint = Endpoint(LinkSource(link), link.send)
         self._task = asyncio.create_task(self._run())
 
     async def _run(self) -> None:
         why = PortUnreachable(
-            "the program ended the connection", hint="it must speak HTTP/2 without TLS", details={"reason": "failed"}
+            "the program ended the connection",
+            hint="it must speak HTTP/2, and TLS where it is published with `tls`",
+            details={"reason": "failed"},
         )
         try:
             await self.endpoint.run(why)

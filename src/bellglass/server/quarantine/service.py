@@ -196,6 +196,7 @@ def _sandbox(item: dict[str, Any], name: str | None) -> Sandbox:
         labels=dict(about.get("labels") or {}),
         auto_publish=about.get("auto_publish"),
         auto_publish_host=about.get("auto_publish_host"),
+        auto_publish_tls=list(about.get("auto_publish_tls") or []),
         expires_at=item.get("expires_at"),
         runtime=item.get("runtime"),
         runtime_version=item.get("runtime_version"),

@@ -18,7 +18,12 @@ from bellglass.server.db.tables import idempotency_keys as table
 from bellglass.server.http.validation import shown
 
 MAX_KEY = 255
-ADDED_LATER = (("identity", True), ("auto_publish", None), ("auto_publish_host", None))
+ADDED_LATER: tuple[tuple[str, Any], ...] = (
+    ("identity", True),
+    ("auto_publish", None),
+    ("auto_publish_host", None),
+    ("auto_publish_tls", []),
+)
 """Fields that the first release's creates did not have, with the value that means the same: a key that was claimed
 before an upgrade still holds after it."""
 # Built once, with parameters, which must not be called like columns: building takes longer than executing.

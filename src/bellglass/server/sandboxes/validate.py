@@ -65,7 +65,7 @@ def settle(body: CreateSandbox, info: NodeInfo, max_cpus: float, presets: Preset
     check_inputs(body.inputs)
     if body.get_or_create and body.name is None:
         raise InvalidRequest("get_or_create: needs a name", hint="give `name`", details={"field": "get_or_create"})
-    check_auto(body.auto_publish, body.auto_publish_host)
+    check_auto(body.auto_publish, body.auto_publish_host, body.auto_publish_tls)
     network = judge(body.network, info, presets, floor)
     template = find_template(body.template, info)
     if not MIN_CPUS <= body.cpus <= max_cpus:

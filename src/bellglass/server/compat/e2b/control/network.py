@@ -27,6 +27,8 @@ class Wanted(NamedTuple):
     """Whether the URLs of its ports need no token."""
     host: str | None
     """What programs at them get as Host."""
+    tls_ports: list[int]
+    """Whose programs speak TLS alone."""
 
 
 def wanted(body: Body) -> Wanted:
@@ -34,14 +36,15 @@ def wanted(body: Body) -> Wanted:
     has_internet = body.take("allow_internet_access", bool, True)
     inner = body.inner("network")
     if inner is None:
-        return Wanted("open" if has_internet else "deny", True, None)
+        return Wanted("open" if has_internet else "deny", True, None, [])
     is_public = inner.take("allowPublicTraffic", bool, True)
     host = inner.take("maskRequestHost", str) or None
-    if inner.take("httpsPorts", list):
-        raise not_supported("network.httpsPorts", "let the program inside speak HTTP: visitors get TLS all the same")
+    tls_ports = inner.take("httpsPorts", list) or []
+    if any(type(port) is not int for port in tls_ports):
+        raise InvalidRequest(f"network.httpsPorts: {shown(tls_ports)} are not ports")
     network = _egress(inner, has_internet)
     inner.done()
-    return Wanted(network, is_public, host)
+    return Wanted(network, is_public, host, tls_ports)
 
 
 def update(body: Body) -> Network:

@@ -53,6 +53,7 @@ async def _create(request: Request, body: Body) -> Response:
         network=net.network,
         auto_publish="public" if net.public_ports else "private",
         auto_publish_host=net.host,
+        auto_publish_tls=net.tls_ports,
     )
     _refuse_what_is_not_here(body)
     body.done()
@@ -62,8 +63,9 @@ async def _create(request: Request, body: Body) -> Response:
     except InvalidRequest as error:
         if error.details.get("field") == "template":
             raise NotFound(error.message, hint=error.hint) from None
-        if error.details.get("field") == "auto_publish_host":
-            raise InvalidRequest(error.message.replace("auto_publish_host", "network.maskRequestHost")) from None
+        for ours, theirs in (("auto_publish_host", "maskRequestHost"), ("auto_publish_tls", "httpsPorts")):
+            if error.details.get("field") == ours:
+                raise InvalidRequest(error.message.replace(ours, f"network.{theirs}")) from None
         raise
     project, sandbox_id = principal_of(request).project, created.sandbox["id"]
     context.objects["sandbox_id"] = sandbox_id

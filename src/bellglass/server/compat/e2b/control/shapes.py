@@ -63,5 +63,6 @@ def detail(sandbox: Sandbox, tokens: Tokens, domain: str) -> dict[str, Any]:
         "allowInternetAccess": sandbox.network != "deny",
         "network": network.shape(sandbox.network)
         | {"allowPublicTraffic": sandbox.auto_publish != "private"}
-        | ({"maskRequestHost": sandbox.auto_publish_host} if sandbox.auto_publish_host else {}),
+        | ({"maskRequestHost": sandbox.auto_publish_host} if sandbox.auto_publish_host else {})
+        | ({"httpsPorts": sandbox.auto_publish_tls} if sandbox.auto_publish_tls else {}),
     }
