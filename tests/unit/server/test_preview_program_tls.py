@@ -9,10 +9,11 @@ import os
 import socket
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import httpx2
 import pytest
+from preview_http2_rig import Raw, speak
 from preview_rig import Answer, Program, Site, Visitor, program, public
 from server_harness import Harness, error_of, make, make_data_dir
 
@@ -22,12 +23,20 @@ from bellglass.supervise import preview_ca
 BIG = os.urandom(5_000_000)
 
 
+Speaking = Callable[[str], ssl.SSLContext]
+
+
 @pytest.fixture(scope="module")
-def context(tmp_path_factory: pytest.TempPathFactory) -> ssl.SSLContext:
+def speaks(tmp_path_factory: pytest.TempPathFactory) -> Speaking:
+    """A program's side of TLS, for one protocol."""
     made = preview_ca.make(make_data_dir(tmp_path_factory.mktemp("program")), "any.localhost")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(made.cert, made.key)
-    context.set_alpn_protocols(["http/1.1"])
+
+    def context(protocol: str) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(made.cert, made.key)
+        context.set_alpn_protocols([protocol])
+        return context
+
     return context
 
 
@@ -61,8 +70,8 @@ def serve(connection: socket.socket, head: bytes) -> None:
 
 
 @pytest.fixture(scope="module")
-def speaking(context: ssl.SSLContext) -> Iterator[Program]:
-    with program(serve, context) as made:
+def speaking(speaks: Speaking) -> Iterator[Program]:
+    with program(serve, speaks("http/1.1")) as made:
         yield made
 
 
@@ -137,3 +146,12 @@ def test_at_the_first_visit(harness: Harness, api: httpx2.Client, speaking: Prog
     wrong = ({"auto_publish_tls": [1]}, {"auto_publish": "public", "auto_publish_tls": [70000]})
     for body in wrong:
         assert error_of(api.post("/v1/sandboxes", json=body), 422)["details"]["field"] == "auto_publish_tls"
+
+
+def test_http2_in_tls(harness: Harness, api: httpx2.Client, speaks: Speaking) -> None:
+    with program(speak, speaks("h2")) as made:
+        site = public(harness, api, made.port, http2=True, tls=True)
+        with socket.create_connection(("127.0.0.1", harness.previews_port), timeout=10) as connection:
+            raw = Raw(connection)
+            assert [raw.status(raw.ask(site.host, "/"))[0] for _ in range(3)] == [200, 200, 200]
+    assert len(made.heads) == 1, "the streams of one visitor share a connection"
