@@ -17,6 +17,7 @@ from e2b import (
     NotFoundException,
     Sandbox,
     SandboxException,
+    SandboxNetworkOpts,
     SandboxQuery,
     SandboxState,
     Template,
@@ -179,6 +180,28 @@ def test_programs_get_the_host_that_was_asked_for(create: Callable[..., Sandbox]
         serve(sandbox)
         status, body = visit(sandbox.get_host(8000))
         assert status == 200 and b"Host: " + host in body
+
+
+TLS_SERVER = """
+openssl req -x509 -newkey rsa:2048 -nodes -keyout k.pem -out c.pem -days 1 -subj /CN=anybody 2>/dev/null
+python3 -c "import http.server as h, ssl
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER); context.load_cert_chain('c.pem', 'k.pem')
+server = h.HTTPServer(('127.0.0.1', 8443), h.SimpleHTTPRequestHandler)
+server.socket = context.wrap_socket(server.socket, server_side=True); server.serve_forever()"
+"""
+
+
+def test_ports_that_speak_tls(create: Callable[..., Sandbox]) -> None:
+    if "https_ports" not in SandboxNetworkOpts.__annotations__:
+        return  # 2.45 has no word for it
+    sandbox = create(network={"https_ports": [8443]})
+    shown = sandbox.get_info().network
+    assert shown is not None and shown["https_ports"] == [8443]
+    sandbox.files.write("page/only-here", "x")
+    sandbox.commands.run(TLS_SERVER, background=True, cwd="/home/user/page")
+    sandbox.commands.run("until (echo >/dev/tcp/127.0.0.1/8443) 2>/dev/null; do sleep .1; done", timeout=30)
+    status, body = visit(sandbox.get_host(8443))
+    assert status == 200 and b"only-here" in body
 
 
 def test_private_ports_need_the_traffic_token(create: Callable[..., Sandbox]) -> None:
