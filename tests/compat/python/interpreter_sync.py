@@ -91,6 +91,8 @@ def test_contexts(box: Sandbox) -> None:
     made = box.create_code_context(cwd="/home/user/made/for/it")
     assert box.list_code_contexts()[-1].id == made.id and made.cwd == "/home/user/made/for/it"
     assert box.run_code("import os; secret = 1; os.getcwd()", context=made).text == "/home/user/made/for/it"
+    roots = box.create_code_context(cwd="/root")
+    assert box.run_code("import os; os.getcwd()", context=roots).text == "/root"
     error = box.run_code("secret").error
     assert error is not None and error.name == "NameError"
     box.restart_code_context(made.id)
