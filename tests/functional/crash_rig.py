@@ -125,7 +125,11 @@ class Rig:
         """Of a sandbox, as the host sees them: pid and start time."""
         root = cgroup.layout().group(cgroup.group_name(self.installation, sandbox_id))
         found = set()
-        for file in [root / "cgroup.procs", *root.glob("*/cgroup.procs")]:
+        try:
+            below = list(root.glob("*/cgroup.procs"))
+        except FileNotFoundError:
+            return found  # gone in this moment
+        for file in [root / "cgroup.procs", *below]:
             try:
                 found |= {(int(pid), kernel.start_ticks(int(pid))) for pid in file.read_text().split()}
             except (OSError, ProcessLookupError):

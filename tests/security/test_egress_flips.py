@@ -70,8 +70,7 @@ def await_dialled(internet: Internet, address: str) -> None:
 
 def test_two_hundred_changes_under_traffic_let_no_packet_out_of_policy(inside: Inside, internet: Internet) -> None:
     """From when a change has answered until the next one begins."""
-    asked: list[float] = []
-    internet.dns.zone["evil.test"] = lambda: (asked.append(time.time()), [EVIL])[1]
+    asked_before = len(internet.dns.asked_at)
     narrow, wide = Network(allow=["good.test:22"]), Network(
         allow=["good.test:22", "evil.test:22", Rule(cidr=f"{EVIL}/32", ports=[22])]
     )  # fmt: skip
@@ -86,9 +85,9 @@ def test_two_hundred_changes_under_traffic_let_no_packet_out_of_policy(inside: I
             begun = time.time()
             await_dialled(internet, GOOD)
             refused.append((begun, time.time()))
-    internet.dns.zone["evil.test"] = [EVIL]
+    asked = [at for name, at in internet.dns.asked_at[asked_before:] if name == "evil.test"]
     assert counts["good.test"] > 1000 and counts["evil.test"] > 100 and counts[EVIL] > 100, counts
-    assert len(packets) > 1000
+    assert len(packets) > 1000 and asked
 
     def out_of_policy(at: float) -> bool:
         return any(begun <= at <= ended for begun, ended in refused)

@@ -26,6 +26,7 @@ from typing import Any
 from bellglass.egress.control_client import ControlClient
 from bellglass.egress.proxy import dns
 from bellglass.testing.namespaces import Namespace
+from bellglass.testing.sniffer import SO_TIMESTAMPNS, stamp
 
 PROXY_UID, RESOLVER_UID = 4_000_000_001, 4_000_000_002  # no uids of sandboxes: leak checks beside would count them
 WORLD = "203.0.114."
@@ -54,6 +55,8 @@ class DnsServer:
     def __init__(self, namespace: Namespace) -> None:
         self.zone: dict[str, list[str] | Callable[[], list[str]]] = {}
         self.asked: list[str] = []
+        self.asked_at: list[tuple[str, float]] = []
+        """The same with the kernel's time of arrival."""
         self._sock = namespace.call(self._open)
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
@@ -61,17 +64,19 @@ class DnsServer:
     @staticmethod
     def _open() -> socket.socket:
         sock = socket.socket(type=socket.SOCK_DGRAM)
+        sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
         sock.bind((DNS_SERVER, 53))
         return sock
 
     def _serve(self) -> None:
         while True:
-            query, client = self._sock.recvfrom(4096)
+            query, controls, _, client = self._sock.recvmsg(4096, 64)
             if not query:
                 return
             name, end = dns._name(query, 12)
             kind = int.from_bytes(query[end : end + 2], "big")
             self.asked.append(name)
+            self.asked_at.append((name, stamp(controls)))
             found = self.zone.get(name)
             addresses = found() if callable(found) else found
             self._sock.sendto(_answer(query, end, kind, addresses), client)

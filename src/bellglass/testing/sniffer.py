@@ -65,7 +65,7 @@ class Sniffer:
             while True:
                 data, controls, _, sender = self._sock.recvmsg(256, 64)
                 if sender[2] != socket.PACKET_OUTGOING:
-                    found += self._read(data, _stamp(controls))
+                    found += self._read(data, stamp(controls))
         _, lost = struct.unpack("II", self._sock.getsockopt(SOL_PACKET, PACKET_STATISTICS, 8))
         assert lost == 0, f"{lost} packets came too fast to be seen"
         return found
@@ -98,7 +98,8 @@ class Sniffer:
         self._sock.close()
 
 
-def _stamp(controls: list[tuple[int, int, bytes]]) -> float:
+def stamp(controls: list[tuple[int, int, bytes]]) -> float:
+    """When the kernel got it, as `time.time`, of a socket with SO_TIMESTAMPNS."""
     for level, kind, data in controls:
         if (level, kind) == (socket.SOL_SOCKET, SO_TIMESTAMPNS):
             seconds, nanoseconds = struct.unpack("qq", data[:16])
