@@ -38,7 +38,7 @@ def test_a_terminal_is_resized(sandbox: Sandbox) -> None:
 
 def test_keys_are_signals(sandbox: Sandbox) -> None:
     terminal = sandbox.pty.create(PtySize(24, 80))
-    sandbox.pty.send_stdin(terminal.pid, b"echo ready; sleep 600\n")
+    sandbox.pty.send_stdin(terminal.pid, b"sh -c 'echo ready; exec sleep 600'\n")
     said = b""
     for _, _, piece in terminal:
         said += piece or b""
