@@ -52,12 +52,8 @@ def world_stack(world: World) -> Iterator[Stack]:
 
 
 @pytest.fixture(scope="module")
-def interpreter(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """A sandbox of the interpreter template for all tests of a file.
-
-    Asked for in this way it brings no check around each test, where a kernel that replaces a dead one would be a
-    process left behind; the one at the end of all tests counts."""
-    stack: Stack = request.getfixturevalue("stack")
+def interpreter(stack: Stack) -> Iterator[Any]:
+    """A sandbox of the interpreter template for all tests of a file; `no_leak` leaves these to the end of all tests."""
     made = stack.sandbox("interpreter", cpus=2, memory="1GiB", disk="2GiB", lifetime="15m")
     yield made
     end(made)
