@@ -140,6 +140,16 @@ def test_an_input_that_never_comes_holds_nothing_up(sandbox: Any) -> None:
         source.close()
 
 
+def test_a_failing_input_of_a_command_that_is_gone_is_raised_all_the_same(sandbox: Any, fake: Any) -> None:
+    def broken() -> Any:
+        yield b"first"
+        fake.forget_executions = True
+        raise LookupError("the source is gone")
+
+    with pytest.raises(LookupError, match="the source is gone"):
+        sandbox.exec(["cat"], stdin=broken(), timeout=1)
+
+
 def test_a_failing_input_ends_the_command_and_is_raised(sandbox: Any, fake: Any) -> None:
     def broken() -> Any:
         yield b"first"

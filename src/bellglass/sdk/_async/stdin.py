@@ -8,9 +8,11 @@ but where connections break, only one writer can be told from itself.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from bellglass.errors import (
+    BellglassError,
     Conflict,
     ConnectionFailed,
     NodeUnavailable,
@@ -116,7 +118,8 @@ class AsyncFeeder:
     async def _kill(self) -> None:
         # Without the rest of its input it would wait for ever, or work on half of it.
         signal = {"signal": "SIGKILL", "scope": "tree"}
-        await self._transport.request("POST", f"{self._path}/signal", json=signal, idempotent=True)
+        with suppress(BellglassError):  # gone already, or out of reach: the output's reader hears that
+            await self._transport.request("POST", f"{self._path}/signal", json=signal, idempotent=True)
 
     async def stop(self) -> None:
         """Raises what made the input fail, if anything did."""
