@@ -140,8 +140,9 @@ class Rig:
         """Its pid on the host. Executions have groups of their own, file operations are over."""
         place = cgroup.layout()
         root = place.group(cgroup.group_name(self.installation, sandbox_id))
-        [pid] = ((root / cgroup.INIT_SCOPE if place.is_v2 else root) / "cgroup.procs").read_text().split()
-        return int(pid)
+        processes = (root / cgroup.INIT_SCOPE if place.is_v2 else root) / "cgroup.procs"
+        wait_until(lambda: len(processes.read_text().split()) == 1, 10, "the last file operation does not end")
+        return int(processes.read_text())
 
     def disagreement(self) -> str | None:
         """What API, journal and kernel do not say alike of the sandboxes that there are."""
