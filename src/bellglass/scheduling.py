@@ -9,6 +9,7 @@ before 6.12 takes the slice for nothing and has only the weights: by nice, and b
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import struct
 from contextlib import suppress
@@ -20,6 +21,15 @@ ANSWERING_NICE, RELAYING_NICE = -5, 5
 _SYS_SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}
 _ATTRIBUTES = struct.Struct("=IIQiIQQQII")  # size policy flags nice priority runtime deadline period and two clamps
 _RESET_ON_FORK = 1
+_TAKES_NO_WEIGHT = frozenset(
+    {
+        errno.ENOENT,  # a kernel without autogroups
+        errno.EPERM,  # a container's root without CAP_SYS_NICE
+        errno.EACCES,
+        errno.EINVAL,  # a session that the kernel itself began, init's or a kernel thread's
+        errno.EAGAIN,  # within 100 ms of another change, for who has no CAP_SYS_ADMIN
+    }
+)
 
 
 def answer_calls() -> None:
@@ -42,10 +52,12 @@ def relay() -> None:
 
 
 def weigh_session(pid: int, nice: int) -> None:
-    """Of the process, 0 for the caller's."""
-    # Kernels without autogroups, and containers whose root has no CAP_SYS_NICE.
-    with suppress(FileNotFoundError, PermissionError):
+    """Of the process, 0 for the caller's. Nothing where the kernel takes no weight."""
+    try:
         Path(f"/proc/{pid or 'self'}/autogroup").write_text(str(nice))
+    except OSError as error:
+        if error.errno not in _TAKES_NO_WEIGHT:
+            raise
 
 
 def _set(pid: int, policy: int, nice: int, slice_us: int, flags: int = 0) -> None:

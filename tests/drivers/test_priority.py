@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from bellglass.node.helper import priority, run
+from bellglass.scheduling import weigh_session
 
 pytestmark = pytest.mark.root
 SHOW = "nice; cat /proc/self/autogroup 2>/dev/null || echo 'nice none'"
@@ -50,3 +51,12 @@ def background(usual):
     finally:
         started.kill()
         started.wait()
+
+
+def test_a_session_without_a_weight_of_its_own_is_left_as_it_is():
+    kthreadd = Path("/proc/2")
+    if not AUTOGROUPS or (kthreadd / "comm").read_text() != "kthreadd\n":
+        pytest.skip("no autogroups here, or a pid namespace without kernel threads")
+    with pytest.raises(OSError, match="Invalid argument"):
+        (kthreadd / "autogroup").write_text("5")
+    weigh_session(2, 5)

@@ -21,8 +21,13 @@ def kept(pid):
     number = SYS_SCHED_GETATTR[os.uname().machine]
     assert ctypes.CDLL(None).syscall(number, pid, raw, ATTRIBUTES.size, 0) == 0
     _, policy, _, nice, _, slice_ns, *_ = ATTRIBUTES.unpack(raw.raw)
-    session = Path(f"/proc/{pid}/autogroup").read_text().split()[-1] if Path("/proc/self/autogroup").exists() else nice
-    return policy, nice, slice_ns // 1000, int(session)
+    return policy, nice, slice_ns // 1000, session_nice(pid, nice)
+
+
+def session_nice(pid, without):
+    """`without` for a kernel without autogroups and for a session that has none: init's own."""
+    shown = Path(f"/proc/{pid}/autogroup")
+    return int([without, *shown.read_text().split()][-1]) if shown.exists() else without
 
 
 @pytest.fixture
