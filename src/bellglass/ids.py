@@ -17,7 +17,6 @@ _CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 SANDBOX_ID = re.compile(r"^sb[a-z2-7]{20}\Z")
 EXECUTION_ID = re.compile(r"^[0-9A-HJKMNP-TV-Z]{26}\Z")
 CONTEXT_ID = re.compile(r"^cx[a-z2-7]{20}\Z")
-PROJECT_ID = re.compile(r"^pj[a-z2-7]{16}\Z")
 KEY_ID = re.compile(r"^ky[a-z2-7]{16}\Z")
 INSTALLATION_ID = re.compile(r"^[a-z2-7]{8}\Z")
 DIGEST = re.compile(r"^[0-9a-f]{64}\Z")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,15 +12,13 @@ Event = dict[str, Any]
 
 
 class KernelHost:
-    """A context's kernel. `ready` is its first event, `ready_s` what that took."""
+    """A context's kernel. `ready` is its first event."""
 
     def __init__(self, box: Any, language: str = "python", cwd: str = "/home/user") -> None:
-        begun = time.monotonic()
         self.execution = box.start([HOST, "--language", language, "--cwd", cwd], stdin_open=True)
         self._events = self._read()
         self._runs = 0
         self.ready = next(self._events)
-        self.ready_s = time.monotonic() - begun
 
     def _read(self) -> Iterator[Event]:
         rest = b""

@@ -26,7 +26,6 @@ from tests.security.conftest import EXCEPTION
 from tests.security.inside import AT_ONCE_S, CUT, Inside, get, tcp
 
 pytestmark = pytest.mark.root
-MAPPED = f"::ffff:{METADATA}"
 NODE = "198.18.0.1"
 """Where the node answers for the API: dialled as such it is no way out, and has tests of its own."""
 FLOOR_V4 = ("127.0.0.1", "10.0.0.1", METADATA, "0.0.0.0", "169.254.170.2", "168.63.129.16", "100.100.100.200",

@@ -12,16 +12,6 @@ from typing import Any
 from bellglass.errors import BellglassError, KernelDied, from_dict
 from bellglass.sdk._http import sandbox_path
 
-MIMES = {
-    "text": "text/plain",
-    "html": "text/html",
-    "markdown": "text/markdown",
-    "svg": "image/svg+xml",
-    "latex": "text/latex",
-    "javascript": "application/javascript",
-    "json": "application/json",
-}
-
 
 @dataclass(frozen=True)
 class Result:

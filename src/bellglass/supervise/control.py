@@ -95,14 +95,6 @@ class Lock:
             ) from None
         self._descriptor = descriptor
 
-    def held_elsewhere(self) -> bool:
-        try:
-            self.take()
-        except Conflict:
-            return True
-        self.release()
-        return False
-
     def release(self) -> None:
         if self._descriptor is not None:
             os.close(self._descriptor)

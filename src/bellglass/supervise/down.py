@@ -23,7 +23,6 @@ COUNT_S = 5.0
 
 
 class Outcome(NamedTuple):
-    was_up: bool
     deleted: int
     left_running: int
     """Sandboxes."""
@@ -61,7 +60,7 @@ def stop(data: DataDir, *, sandboxes: bool, say: Callable[[str], None]) -> Outco
     finally:
         lock.release()
     left = len(data.machines())
-    return Outcome(running, deleted, max(left - waiting, 0), min(waiting, left))
+    return Outcome(deleted, max(left - waiting, 0), min(waiting, left))
 
 
 def _delete_without_daemons(data: DataDir, lock: control.Lock, say: Callable[[str], None]) -> int:

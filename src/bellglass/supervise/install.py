@@ -52,7 +52,6 @@ class Installation:
     node: Identity
     proxy: Identity
     resolver: Identity
-    link_secret: str
 
 
 def prepare(data: DataDir) -> Installation:
@@ -82,15 +81,8 @@ def prepare(data: DataDir) -> Installation:
     _folder(data.logs_dir, 0o750, Identity(os.geteuid(), os.getegid()))
     if not data.settings_file.exists():
         _write(data.settings_file, "# Settings of this installation; see docs/reference/settings.md\n", 0o644)
-    return Installation(
-        id=identifier,
-        data=data,
-        server=server,
-        node=node,
-        proxy=proxy,
-        resolver=resolver,
-        link_secret=_secrets(data, server, node),
-    )
+    _secrets(data, server, node)
+    return Installation(id=identifier, data=data, server=server, node=node, proxy=proxy, resolver=resolver)
 
 
 def _egress_user(name: str, identifier: str) -> Identity:
@@ -129,7 +121,7 @@ def _installation_id(data: DataDir) -> str:
     return read_installation_id(data)
 
 
-def _secrets(data: DataDir, server: Identity, node: Identity) -> str:
+def _secrets(data: DataDir, server: Identity, node: Identity) -> None:
     if not data.admin_key_file.exists():
         _write(data.admin_key_file, f"bgadmin_{random_base32(32)}\n", 0o600)
     admin_key = data.admin_key_file.read_text().strip()
@@ -137,7 +129,6 @@ def _secrets(data: DataDir, server: Identity, node: Identity) -> str:
     secret = read_link_secret(data) or secrets.token_hex(32)
     for file, owner in ((data.node_secret_file, node), (data.server_secret_file, server)):
         _write(file, secret + "\n", 0o400, owner)
-    return secret
 
 
 def read_link_secret(data: DataDir) -> str | None:

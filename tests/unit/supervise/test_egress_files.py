@@ -53,7 +53,7 @@ def test_a_copy_that_was_cut_off_by_a_crash_is_made_anew(data: DataDir, tmp_path
 
 
 def test_each_daemon_is_told_what_it_needs_and_no_more(data: DataDir, tmp_path: Path) -> None:
-    installation = Installation("i", data, *[Identity(number, number + 100) for number in range(1, 5)], "the secret")
+    installation = Installation("i", data, *[Identity(number, number + 100) for number in range(1, 5)])
     found = settings(tmp_path, exceptions=["10.1.0.0/16"], upstream_dns=["192.0.2.53"], max_connections=7)
     proxy = egress.configuration(installation, found, "proxy")
     assert proxy == {

@@ -45,7 +45,7 @@ def test_a_node_that_does_not_start_leaves_no_lxcfs(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(Supervisor, "_start_node", fail)
     monkeypatch.setattr(Supervisor, "stop", lambda supervisor: calls.append("stop"))
     data = DataDir(tmp_path)
-    installation = Installation("i", data, *[Identity(1, 1)] * 4, "")
+    installation = Installation("i", data, *[Identity(1, 1)] * 4)
     settings = settings_module.load(None)
     supervisor = Supervisor(installation, settings, None, None, lambda step, seconds: None, Lock(data))
     with pytest.raises(SandboxFailed):

@@ -97,8 +97,6 @@ class Handle(Protocol):
     runtime: str
     runtime_version: str
     groups: Groups | None
-    passes_descriptors: bool
-    """Whether a descriptor can ride on the agent's stream (unix sockets: yes; virtio-serial: no)."""
 
     def state(self) -> bytes:
         """What `recover` needs to find the machine again: versioned and opaque, at most 64 KiB."""

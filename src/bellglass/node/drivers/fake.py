@@ -128,7 +128,6 @@ class FakeDriver:
 
 
 class FakeHandle:
-    passes_descriptors = True
     runtime = RUNTIME
     runtime_version = __version__
 

@@ -40,8 +40,6 @@ _PEERCRED = struct.Struct("iII")
 
 
 class RuncHandle:
-    passes_descriptors = True
-
     def __init__(self, driver: RuncDriver, sandbox_id: str, state: MachineState, listener: socket.socket) -> None:
         self.sandbox_id = sandbox_id
         self.runtime = driver.name

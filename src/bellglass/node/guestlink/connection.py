@@ -54,7 +54,6 @@ class GuestConnection:
         self.closed = False
         self.violation: str | None = None
         """What the peer did that the protocol forbids, if that ended the link."""
-        self.received_bytes = 0
         self._loop = asyncio.get_running_loop()
         self._sock = sock
         self._on_closed = on_closed
@@ -140,7 +139,6 @@ class GuestConnection:
         if count == 0:
             self.close("the agent hung up")
             return
-        self.received_bytes += count
         self._frames = self._reader.feed(_read_view[:count])
         self._turn(began)
 

@@ -253,7 +253,7 @@ class AsyncBox:
             wanted = {"state": state, "tag": tag, "pid": pid, "cursor": cursor}
             path = target(sandbox_path(self.id) + "/executions", wanted)
             page = (await self._transport.request("GET", path, idempotent=True)).json()
-            for item in page.get("items") or page.get("executions") or []:
+            for item in page["items"]:
                 yield ExecutionInfo.from_json(item)
             cursor = page.get("cursor")
             if not cursor:

@@ -50,14 +50,7 @@ def not_supported(what: str, hint: str | None = None) -> NotSupported:
 
 def not_running(sandbox_id: str) -> Response:
     """As E2B's proxy answers for a sandbox that is not there (any more): clients take its death from the text."""
-    return _proxy({"sandboxId": sandbox_id, "message": NOT_RUNNING, "code": 502})
-
-
-def port_closed(sandbox_id: str, port: int) -> Response:
-    return _proxy({"sandboxId": sandbox_id, "message": PORT_CLOSED, "port": port, "code": 502})
-
-
-def _proxy(shape: Mapping[str, Any]) -> Response:
+    shape = {"sandboxId": sandbox_id, "message": NOT_RUNNING, "code": 502}
     # Else clients would ask three times more.
     return Response(_dump(shape), 502, {"should-retry": "false"}, media_type="application/json")
 
