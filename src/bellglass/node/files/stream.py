@@ -8,8 +8,6 @@ longer.
 from __future__ import annotations
 
 import asyncio
-import struct
-from collections import deque
 from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Any, Self
@@ -17,11 +15,12 @@ from typing import Any, Self
 from bellglass import faultpoints
 from bellglass.errors import AgentLost, BellglassError, LimitExceeded, NotSupported
 from bellglass.node.files import errors
+from bellglass.node.guestlink.flow import Inflow, Outflow
 from bellglass.node.guestlink.session import LINK_WAIT_S
 from bellglass.node.guestlink.stream import GuestStream
 from bellglass.node.live import LiveSandbox
 from bellglass.wire import guest
-from bellglass.wire.frames import HEADER, MAX_DATA, Frame, FrameError
+from bellglass.wire.frames import Frame, FrameError
 from bellglass.wire.guest import STDIN, STDOUT, FileOp, FileResult, GuestType
 
 WINDOW_BYTES = 1024 * 1024
@@ -29,8 +28,7 @@ ACK_STEP_BYTES = 256 * 1024
 PROGRESS_S = 30.0
 RESULT_S = 300.0
 AT_ONCE = 64
-_JOIN_BELOW_BYTES = 16 * 1024
-_OFFSET = struct.Struct("<Q")
+_WITH_OUTPUT = (FileOp.READ, FileOp.LIST, FileOp.ARCHIVE_OUT, FileOp.WATCH)
 
 
 class FileStream(GuestStream):
@@ -43,13 +41,8 @@ class FileStream(GuestStream):
         self._fields = fields
         self._failure: BellglassError | None = None
         self._result: FileResult | None = None
-        self._ended = False
-        self._chunks: deque[memoryview | bytearray] = deque()
-        self._received = 0
-        self._taken = 0
-        self._given = 0
-        self._sent = 0
-        self._acknowledged = 0
+        self._in = Inflow("a file operation", WINDOW_BYTES, ACK_STEP_BYTES, is_open=operation in _WITH_OUTPUT)
+        self._out = Outflow(WINDOW_BYTES)
         self._moved = asyncio.Event()
         self._requested = False
 
@@ -75,13 +68,9 @@ class FileStream(GuestStream):
     ) -> None:
         self._live.operations -= 1
         self._live.active()
-        if self._failure is None and (self._result is None or not self._complete):
+        if self._failure is None and (self._result is None or self._in.is_open):
             self.session.send(guest.encode_abort(self.id))
         self.session.release(self)
-
-    @property
-    def _complete(self) -> bool:
-        return self._ended or self._operation not in (FileOp.READ, FileOp.LIST, FileOp.ARCHIVE_OUT, FileOp.WATCH)
 
     def _check_features(self, features: int) -> None:
         newer = [name for name in ("attributes", "owner", "depth") if self._fields.get(name) is not None]
@@ -96,30 +85,27 @@ class FileStream(GuestStream):
     async def result(self) -> FileResult:
         """RESULT. Raises what FAILED means, or AgentLost."""
         while self._result is None:
-            await self._wait(RESULT_S if self._complete else PROGRESS_S)
+            await self._wait(PROGRESS_S if self._in.is_open else RESULT_S)
         return self._result
 
     async def send(self, data: bytes) -> None:
         """Input bytes; waits for the window."""
         view = memoryview(data)
         while view:
-            while (room := WINDOW_BYTES - (self._sent - self._acknowledged)) <= 0:
+            while self._out.room <= 0:
                 await self._wait(PROGRESS_S)
             self._check()
-            piece = view[: min(room, MAX_DATA)]
-            # Head and bytes go to the kernel as two pieces: no copy of the bytes is made.
-            head = HEADER.pack(len(piece) + _OFFSET.size, GuestType.DATA, STDIN, 0, self.id) + _OFFSET.pack(self._sent)
+            head, piece = self._out.frame(self.id, view)
             self.session.send(head, piece)
-            self._sent += len(piece)
             faultpoints.reach("node.file.data_sent")
             view = view[len(piece) :]
 
     async def end(self) -> FileResult:
         """The input is complete: commit, and wait for RESULT."""
         self._check()
-        self.session.send(guest.encode_eof(self.id, STDIN, self._sent))
+        self.session.send(guest.encode_eof(self.id, STDIN, self._out.sent))
         faultpoints.reach("node.file.commit_sent")
-        while self._acknowledged < self._sent and self._result is None:
+        while not self._out.is_acknowledged and self._result is None:
             await self._wait(PROGRESS_S)
         return await self.result()
 
@@ -127,14 +113,11 @@ class FileStream(GuestStream):
         """Output bytes up to their end. What was yielded counts as taken when the next one is asked for. After `wait_s`
         without any the operation is given up."""
         while True:
-            while self._chunks:
-                chunk = memoryview(self._chunks.popleft())  # out of the queue nothing is added to it any more
+            while (chunk := self._in.next()) is not None:
                 yield chunk
-                self._taken += len(chunk)
-                if self._taken - self._given >= ACK_STEP_BYTES:
-                    self._given = self._taken
-                    self.session.send(guest.encode_ack(self.id, STDOUT, self._taken))
-            if self._ended:
+                if (offset := self._in.took(len(chunk))) is not None:
+                    self.session.send(guest.encode_ack(self.id, STDOUT, offset))
+            if self._in.ended:
                 return
             await self._wait(wait_s)
 
@@ -156,18 +139,11 @@ class FileStream(GuestStream):
 
     def frame_received(self, frame: Frame) -> None:
         if frame.type == GuestType.DATA:
-            self._on_data(frame)
+            self.session.budget.earn_bytes(self._in.add(frame))
         elif frame.type == GuestType.ACK:
-            offset = guest.decode_offset(frame.payload)[0]
-            if frame.channel != STDIN or offset > self._sent:
-                raise FrameError(f"ACK of {offset} on channel {frame.channel}, sent are {self._sent}")
-            self.session.budget.earn_bytes(max(offset - self._acknowledged, 0))
-            self._acknowledged = max(self._acknowledged, offset)
+            self.session.budget.earn_bytes(self._out.acknowledge(frame))
         elif frame.type == GuestType.EOF:
-            offset = guest.decode_offset(frame.payload)[0]
-            if frame.channel != STDOUT or offset != self._received or self._complete:
-                raise FrameError(f"EOF at {offset} on channel {frame.channel}, received are {self._received}")
-            self._ended = True
+            self._in.end(frame)
         elif frame.type == GuestType.RESULT:
             if self._result is not None:
                 raise FrameError("a second RESULT")
@@ -178,22 +154,6 @@ class FileStream(GuestStream):
         self._moved.set()
 
     # --- inside -----------------------------------------------------------------------------------------
-
-    def _on_data(self, frame: Frame) -> None:
-        offset, data = guest.decode_offset(frame.payload)
-        if frame.channel != STDOUT or self._complete or not data or offset != self._received:
-            raise FrameError(f"{len(data)} bytes at {offset} on channel {frame.channel} of a file operation")
-        self._received += len(data)
-        if self._received - self._given > WINDOW_BYTES:
-            raise FrameError("a file operation's output is beyond its window")
-        self.session.budget.earn_bytes(len(data))
-        last = self._chunks[-1] if self._chunks else None
-        if len(data) >= _JOIN_BELOW_BYTES:
-            self._chunks.append(data)
-        elif isinstance(last, bytearray) and len(last) < _JOIN_BELOW_BYTES:
-            last += data  # single bytes as frames of their own would cost a hundredfold in memory
-        else:
-            self._chunks.append(bytearray(data))
 
     def _fail(self, error: BellglassError) -> None:
         self._failure = self._failure or error

@@ -9,24 +9,21 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import struct
-from collections import deque
 from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Self
 
 from bellglass.errors import AgentLost, BellglassError, LimitExceeded, NotSupported, PortUnreachable
+from bellglass.node.guestlink.flow import Inflow, Outflow
 from bellglass.node.guestlink.session import LINK_WAIT_S
 from bellglass.node.guestlink.stream import GuestStream
 from bellglass.node.live import LiveSandbox
 from bellglass.wire import guest
-from bellglass.wire.frames import HEADER, MAX_DATA, Frame, FrameError
+from bellglass.wire.frames import Frame, FrameError
 from bellglass.wire.guest import STDIN, STDOUT, WINDOW_BYTES, GuestFailure, GuestType
 
 CONNECT_S = 5.0
 ACK_STEP_BYTES = WINDOW_BYTES // 4
-_JOIN_BELOW_BYTES = 16 * 1024
-_OFFSET = struct.Struct("<Q")
 
 
 class DialStream(GuestStream):
@@ -39,13 +36,8 @@ class DialStream(GuestStream):
         self._requested = False
         self._connected = False
         self._over = False
-        self._ended = False
-        self._chunks: deque[memoryview | bytearray] = deque()
-        self._received = 0
-        self._taken = 0
-        self._given = 0
-        self._sent = 0
-        self._acknowledged = 0
+        self._in = Inflow("a connection", WINDOW_BYTES, ACK_STEP_BYTES, is_open=False)
+        self._out = Outflow(WINDOW_BYTES)
         # One for each direction: either may wait while the other moves.
         self._readable = asyncio.Event()
         self._writable = asyncio.Event()
@@ -87,33 +79,28 @@ class DialStream(GuestStream):
         """Bytes for the program; waits for the window. Raises PortUnreachable (`reset`), AgentLost."""
         view = memoryview(data)
         while view:
-            while (room := WINDOW_BYTES - (self._sent - self._acknowledged)) <= 0:
+            while self._out.room <= 0:
                 await self._wait(self._writable)
             self._check()
-            piece = view[: min(room, MAX_DATA)]
-            head = HEADER.pack(len(piece) + _OFFSET.size, GuestType.DATA, STDIN, 0, self.id)
-            self.session.send(head + _OFFSET.pack(self._sent), piece)
-            self._sent += len(piece)
+            head, piece = self._out.frame(self.id, view)
+            self.session.send(head, piece)
             view = view[len(piece) :]
         self._live.active()
 
     def end(self) -> None:
         """No more bytes for the program."""
         self._check()
-        self.session.send(guest.encode_eof(self.id, STDIN, self._sent))
+        self.session.send(guest.encode_eof(self.id, STDIN, self._out.sent))
 
     async def chunks(self) -> AsyncIterator[memoryview]:
         """The program's bytes up to its end. What was yielded counts as taken when the next one is asked for."""
         while True:
-            while self._chunks:
-                chunk = memoryview(self._chunks.popleft())  # out of the queue nothing is added to it any more
+            while (chunk := self._in.next()) is not None:
                 self._live.active()
                 yield chunk
-                self._taken += len(chunk)
-                if self._taken - self._given >= ACK_STEP_BYTES:
-                    self._given = self._taken
-                    self.session.send(guest.encode_ack(self.id, STDOUT, self._taken))
-            if self._ended:
+                if (offset := self._in.took(len(chunk))) is not None:
+                    self.session.send(guest.encode_ack(self.id, STDOUT, offset))
+            if self._in.ended:
                 return
             await self._wait(self._readable)
 
@@ -139,28 +126,21 @@ class DialStream(GuestStream):
 
     def frame_received(self, frame: Frame) -> None:
         if frame.type == GuestType.DATA:
-            self._on_data(frame)
+            self.session.budget.earn_bytes(self._in.add(frame))
             self._readable.set()
         elif frame.type == GuestType.ACK:
-            offset = guest.decode_offset(frame.payload)[0]
-            if frame.channel != STDIN or offset > self._sent:
-                raise FrameError(f"ACK of {offset} on channel {frame.channel}, sent are {self._sent}")
-            self.session.budget.earn_bytes(max(offset - self._acknowledged, 0))
-            self._acknowledged = max(self._acknowledged, offset)
+            self.session.budget.earn_bytes(self._out.acknowledge(frame))
             self._writable.set()
         elif frame.type == GuestType.EOF:
-            offset = guest.decode_offset(frame.payload)[0]
-            if frame.channel != STDOUT or offset != self._received or self._ended or not self._connected:
-                raise FrameError(f"EOF at {offset} on channel {frame.channel}, received are {self._received}")
-            self._ended = True
+            self._in.end(frame)
             self._readable.set()
         elif frame.type == GuestType.CONNECTED:
             if self._connected:
                 raise FrameError("a second CONNECTED")
-            self._connected = True
+            self._connected = self._in.is_open = True
             self._readable.set()
         elif frame.type == GuestType.RESULT:
-            if not self._ended:
+            if not self._in.ended:
                 raise FrameError("the RESULT of a connection that has not ended")
             self._over = True
             self._writable.set()
@@ -168,22 +148,6 @@ class DialStream(GuestStream):
             self._fail(self._error_of(guest.decode_failure(frame.payload)))
 
     # --- inside -----------------------------------------------------------------------------------------
-
-    def _on_data(self, frame: Frame) -> None:
-        offset, data = guest.decode_offset(frame.payload)
-        if frame.channel != STDOUT or self._ended or not self._connected or not data or offset != self._received:
-            raise FrameError(f"{len(data)} bytes at {offset} on channel {frame.channel} of a connection")
-        self._received += len(data)
-        if self._received - self._given > WINDOW_BYTES:
-            raise FrameError("a connection's bytes are beyond its window")
-        self.session.budget.earn_bytes(len(data))
-        last = self._chunks[-1] if self._chunks else None
-        if len(data) >= _JOIN_BELOW_BYTES:
-            self._chunks.append(data)
-        elif isinstance(last, bytearray) and len(last) < _JOIN_BELOW_BYTES:
-            last += data  # single bytes as frames of their own would cost a hundredfold in memory
-        else:
-            self._chunks.append(bytearray(data))
 
     def _error_of(self, failure: GuestFailure) -> BellglassError:
         if failure.stage == "limit":
