@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 import urllib.error
 import urllib.request
@@ -101,7 +102,15 @@ def test_lists(create: Callable[..., Sandbox]) -> None:
 
 def test_programs_find_what_they_run_in(create: Callable[..., Sandbox]) -> None:
     sandbox = create(envs={"MINE": "1"})
-    told = {"E2B_SANDBOX": "true", "E2B_SANDBOX_ID": sandbox.sandbox_id}
+    info = sandbox.get_info()
+    told = {
+        "E2B_SANDBOX": "true",
+        "E2B_SANDBOX_ID": sandbox.sandbox_id,
+        "E2B_TEMPLATE_ID": info.template_id,
+        "E2B_TEAM_ID": sandbox.commands.run("echo $E2B_TEAM_ID").stdout.strip(),
+    }
+    assert info.template_id == "base"
+    assert re.fullmatch("pj[a-z0-9]{16}", told["E2B_TEAM_ID"])
     for name, value in told.items():
         assert sandbox.commands.run(f"echo ${name}").stdout.strip() == value
         assert sandbox.files.read(f"/run/e2b/.{name}", user="root") == value

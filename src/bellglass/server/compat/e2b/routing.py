@@ -20,7 +20,7 @@ from bellglass.errors import InvalidRequest, NotSupported, Unauthorized
 from bellglass.ids import SANDBOX_ID
 from bellglass.model import State
 from bellglass.server.auth.principal import KeyState, Principal
-from bellglass.server.compat.e2b import errors, signatures
+from bellglass.server.compat.e2b import errors, inside, signatures
 from bellglass.server.compat.e2b.actions import application
 from bellglass.server.db.tables import projects, sandboxes
 from bellglass.server.http.context import App, Receive, Scope, Send, context_of
@@ -34,7 +34,7 @@ METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 _ID_HEADER = b"e2b-sandbox-id"
 _PORT = re.compile(r"[1-9][0-9]{0,4}")
 _OWNER = (
-    select(sandboxes.c.id, sandboxes.c.state, sandboxes.c.project_id, projects.c.name)
+    select(sandboxes.c.state, sandboxes.c.template, sandboxes.c.project_id, projects.c.name)
     .join(projects, projects.c.id == sandboxes.c.project_id)
     .where(sandboxes.c.id == bindparam("id"), sandboxes.c.deleted_at.is_(None))
 )
@@ -47,11 +47,17 @@ class Destination:
 
     sandbox_id: str
     port: int
+    template: str
     principal: Principal
 
     @property
     def project_id(self) -> str:
         return self.principal.project
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What programs find in their environment unless they are given another value."""
+        return inside.variables(self.sandbox_id, self.template, self.project_id)
 
 
 Serve = Callable[[Request, Destination], Awaitable[Response]]
@@ -126,7 +132,8 @@ class Front:
         row = self._services().reader.inline(_owner, sandbox_id)
         if row is None or row.state != State.RUNNING:
             return None
-        return Destination(sandbox_id, port, Principal(sandbox_id, row.project_id, row.name, self._key(sandbox_id)))
+        principal = Principal(sandbox_id, row.project_id, row.name, self._key(sandbox_id))
+        return Destination(sandbox_id, port, row.template, principal)
 
     def _key(self, sandbox_id: str) -> KeyState:
         """One for all requests to a sandbox that are under way."""

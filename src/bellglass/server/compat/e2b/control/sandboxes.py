@@ -72,7 +72,7 @@ async def _create(request: Request, body: Body) -> Response:
     found = services.sandboxes.get(project, sandbox_id)
     if found.state == State.RUNNING:  # not so where the answer of an earlier create is told again
         try:
-            await inside.write(services, project, sandbox_id, context.request_id)
+            await inside.write(services, found, project, context.request_id)
         except BellglassError:  # nobody hears of the sandbox, so nobody would end it
             await services.deleter.delete(project, sandbox_id, context.request_id)
             raise

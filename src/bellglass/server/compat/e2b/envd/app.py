@@ -85,7 +85,7 @@ async def _call(request: Request, target: Destination, path: str) -> Response:
         )
     try:
         connect.check_protocol(request.headers)
-        call = call_of(request, services_of(request), target.project_id, target.sandbox_id)
+        call = call_of(request, services_of(request), target)
         if path in SERVER_STREAMS:
             limit_s = None if path in TIMED_BY_THEMSELVES else call.timeout_s
             return StreamAnswer(call, SERVER_STREAMS[path], await connect.one_message(request), limit_s=limit_s)

@@ -10,6 +10,7 @@ from fastapi import Request
 
 from bellglass.server.compat.e2b.envd.connect import timeout_of
 from bellglass.server.compat.e2b.envd.errors import ConnectError
+from bellglass.server.compat.e2b.routing import Destination
 from bellglass.server.http.context import Context, context_of
 from bellglass.server.services import Services
 
@@ -24,10 +25,17 @@ class Call:
 
     request: Request
     services: Services
-    project_id: str
-    sandbox_id: str
+    target: Destination
     user: str | None
     timeout_s: float | None
+
+    @property
+    def project_id(self) -> str:
+        return self.target.project_id
+
+    @property
+    def sandbox_id(self) -> str:
+        return self.target.sandbox_id
 
     @property
     def context(self) -> Context:
@@ -52,10 +60,10 @@ class Call:
         return KEEPALIVE_S
 
 
-def call_of(request: Request, services: Services, project_id: str, sandbox_id: str) -> Call:
+def call_of(request: Request, services: Services, target: Destination) -> Call:
     """Raises ConnectError for headers that can't be read."""
     user = user_of(request.headers.get("authorization"))
-    return Call(request, services, project_id, sandbox_id, user, timeout_of(request.headers))
+    return Call(request, services, target, user, timeout_of(request.headers))
 
 
 def user_of(header: str | None) -> str | None:

@@ -21,7 +21,6 @@ from bellglass.errors import (
 )
 from bellglass.ids import CONTEXT_ID
 from bellglass.model import LANGUAGES, MAX_RUN_TIMEOUT_S, CreateContext, RunCode
-from bellglass.server.compat.e2b import inside
 from bellglass.server.compat.e2b.actions import services_of
 from bellglass.server.compat.e2b.errors import answer as error_answer
 from bellglass.server.compat.e2b.errors import body as error_body
@@ -98,7 +97,7 @@ async def _execute(request: Request, target: Destination) -> Response:
     if context_id not in LANGUAGES and not CONTEXT_ID.fullmatch(context_id):
         raise NotFound(f"Context {context_id} not found")
     # Clients end it by hanging up, when their own time is over.
-    env = inside.variables(target.sandbox_id) | (body.env_vars or {})
+    env = target.variables | (body.env_vars or {})
     run = RunCode(code=body.code, env=env, timeout=MAX_RUN_TIMEOUT_S)
     services, request_id = services_of(request), context_of(request).request_id
     run_id, stream = await services.contexts.run(

@@ -26,6 +26,6 @@ async def answer(request: Request, target: Destination) -> Response:
     access.check(request, services.e2b, target.sandbox_id)
     admit(request, target)
     user = access.one(request, "username") or None
-    call = Call(request, services, target.project_id, target.sandbox_id, user, None)
+    call = Call(request, services, target, user, None)
     key = target.principal.key
     return await download(call, key) if operation == "read" else await Upload(call, key).run()

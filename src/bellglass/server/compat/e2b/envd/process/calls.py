@@ -9,7 +9,6 @@ from typing import Any
 from bellglass.errors import Conflict, NotFound
 from bellglass.ids import new_ulid
 from bellglass.model import CreateExecution, Terminal
-from bellglass.server.compat.e2b import inside
 from bellglass.server.compat.e2b.envd.call import Call
 from bellglass.server.compat.e2b.envd.errors import ConnectError
 from bellglass.server.compat.e2b.envd.files.paths import acting
@@ -36,7 +35,7 @@ async def start(call: Call, message: Message, client: Client) -> AsyncGenerator[
     body = CreateExecution(
         id=new_ulid(),
         command=[process.text("cmd"), *process.texts("args")],
-        env=inside.variables(call.sandbox_id) | process.text_map("envs"),
+        env=call.target.variables | process.text_map("envs"),
         cwd=await folder(call, process.text("cwd")),
         user=call.user,
         timeout=call.timeout_s,
