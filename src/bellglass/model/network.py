@@ -29,6 +29,11 @@ class NetworkRule(Record):
     ports: list[int] | Literal["any"] = dataclasses.field(default_factory=lambda: list(DEFAULT_PORTS))
     protocol: str = "tcp"
 
+    def document(self) -> dict[str, Any]:
+        """As it stands in the policy's document that proxy and resolver take."""
+        where = {"host": self.host} if self.host is not None else {"cidr": self.cidr}
+        return {**where, "ports": self.ports, "protocol": self.protocol, "origin": "allow"}
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkPolicy(Record):

@@ -24,6 +24,7 @@ from bellglass.node.executions.registry import REAP_S, Executions, Limits
 from bellglass.node.executions.run import Run
 from bellglass.node.files.watches import Watches
 from bellglass.node.guestlink.session import GuestSession
+from bellglass.node.tasks import Tasks
 
 LONGEST_TIMER_S = 3600.0
 REAP_FIRST_S = 0.005
@@ -62,7 +63,7 @@ class LiveSandbox:
         """File operations under way."""
         self.watches = Watches()
         self._on_end = on_end
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks = Tasks(log)
         self._last_activity = time.monotonic()
         self._lifetime_timer: asyncio.TimerHandle | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -94,7 +95,7 @@ class LiveSandbox:
 
     def watch_machine(self) -> None:
         """From now on a machine that dies ends the sandbox; one that has died already is told again."""
-        if not any(task.get_name() == f"machine:{self.sandbox_id}" for task in self._tasks):
+        if not self._tasks.has(f"machine:{self.sandbox_id}"):
             self.spawn(self._watch_machine(), f"machine:{self.sandbox_id}")
 
     def claimed(self, spec: SandboxSpec) -> None:
@@ -130,10 +131,7 @@ class LiveSandbox:
         self._closed = True
         self._cancel(self._lifetime_timer, self._idle_timer, self._reap_timer)
         await self.session.close(error)
-        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.close()
 
     # --- for executions (Host) and operations -----------------------------------------------------------
 
@@ -167,9 +165,7 @@ class LiveSandbox:
         if self._closed:
             coroutine.close()
             return
-        task = asyncio.get_running_loop().create_task(coroutine, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._task_done)
+        self._tasks.spawn(coroutine, name)
 
     # --- standing still ---------------------------------------------------------------------------------
 
@@ -221,11 +217,6 @@ class LiveSandbox:
             self.groups.freeze(frozen=bool(self._frozen_for))
 
     # --- inside -----------------------------------------------------------------------------------------
-
-    def _task_done(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("task %s of sandbox %s failed", task.get_name(), self.sandbox_id, exc_info=error)
 
     async def _watch_machine(self) -> None:
         cause = await self.handle.wait()

@@ -16,7 +16,7 @@ from bellglass.egress.policy import Policy
 from bellglass.errors import BellglassError, InvalidRequest
 from bellglass.model import Network, NetworkPolicy, NetworkRule
 from bellglass.server.cluster.base import NodeInfo
-from bellglass.server.network.judge import document_rule, judge
+from bellglass.server.network.judge import judge
 
 INFO = NodeInfo.from_json({"node_id": "local", "capabilities": {"network": True}})
 PRESETS = {"pip": PIP, "npm": {"problem": "npm is not there", "hint": "set egress.presets_npm"}}
@@ -64,7 +64,7 @@ def test_each_has_one_form(wanted: Any, host: str | None, cidr: str | None, port
         return
     found = one(wanted)
     assert (found.host, found.cidr, found.ports, found.protocol) == (host, cidr, ports, "tcp")
-    Policy.parse({"mode": "rules", "rules": [document_rule(found)]})
+    Policy.parse({"mode": "rules", "rules": [found.document()]})
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_whatever_is_taken_is_a_policy(text: str) -> None:
         rule = one(text)
     except BellglassError:
         return
-    Policy.parse({"mode": "rules", "rules": [document_rule(rule)]})
+    Policy.parse({"mode": "rules", "rules": [rule.document()]})
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from bellglass.link import credential
 from bellglass.link.credential import Caller
 from bellglass.node.drivers.base import HasNetwork
 from bellglass.node.net.visit import HOST, Upstream, Visit
+from bellglass.node.tasks import Tasks
 
 API_URL = f"http://{HOST}"
 MARKER = "this-sandbox"
@@ -97,7 +98,7 @@ class _Door:
         self._requests = Budget(PER_SECOND, BURST)
         self._written = Budget(WRITTEN_PER_SECOND, WRITTEN_BURST)
         self._slots = asyncio.Semaphore(CONNECTIONS)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks(log)
 
     async def open(self) -> None:
         listener = await self._owner.listener(self._handle)
@@ -107,10 +108,7 @@ class _Door:
         self._spawn(self._open_until_done(), "open")
 
     async def close(self) -> None:
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.close()
 
     async def _open_until_done(self) -> None:
         while True:
@@ -155,14 +153,7 @@ class _Door:
             self._slots.release()
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        task = asyncio.get_running_loop().create_task(work, name=f"identity:{self._caller.sandbox_id}:{name}")
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("%s failed", task.get_name(), exc_info=error)
+        self._tasks.spawn(work, f"identity:{self._caller.sandbox_id}:{name}")
 
 
 class Budget:

@@ -20,6 +20,7 @@ from bellglass.egress.control import ControlError, Document
 from bellglass.egress.control_client import ControlClient
 from bellglass.errors import BellglassError, NotFound
 from bellglass.node.drivers.base import HasNetwork
+from bellglass.node.tasks import Tasks
 
 RETRY_S = 1.0
 LOST_S = 0.01
@@ -56,20 +57,17 @@ class Peer:
         self._held: dict[str, tuple[int, dict[str, Any]]] = {}
         """What it is known to hold: generation and policy; UNSURE where that is not known."""
         self._client = ControlClient(path, on_connected=self._connected, on_event=on_event)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks(log)
 
     @property
     def connected(self) -> bool:
         return self._client.connected
 
     def start(self) -> None:
-        self._spawn(self._client.run(), f"{self.name}: connection")
+        self._tasks.spawn(self._client.run(), f"{self.name}: connection")
 
     async def close(self) -> None:
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.close()
 
     async def settled(self, one: Attached) -> None:
         """Returns when it holds the sandbox with its newest policy, however long the process is away. Raises
@@ -192,14 +190,4 @@ class Peer:
                 except (BellglassError, ControlError) as again:
                     self._again(one, again)
 
-        self._spawn(later(), f"{self.name}: {one.sandbox_id}")
-
-    def _spawn(self, work: Any, name: str) -> None:
-        task = asyncio.get_running_loop().create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("%s failed", task.get_name(), exc_info=error)
+        self._tasks.spawn(later(), f"{self.name}: {one.sandbox_id}")

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 from bellglass.egress.policy import is_name
-from bellglass.model import Network, NetworkPolicy, NetworkRule
+from bellglass.model import Network, NetworkPolicy
 
 PRESETS = ("pip", "npm", "apt")
 VARIABLES = {"pip": "PIP_INDEX_URL", "npm": "npm_config_registry"}
@@ -94,7 +94,7 @@ class Presets:
         nothing, and the rest is in force."""
         if not isinstance(network, NetworkPolicy):
             return {"mode": network, "rules": []}
-        rules = [_document_rule(rule) for rule in network.rules()]
+        rules = [rule.document() for rule in network.rules()]
         for name in network.presets:
             preset = await self._known(name)
             if preset.problem is not None:
@@ -195,11 +195,6 @@ def _without_user(url: str) -> str:
     """The operator's password to an index is not for sandboxes."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
-
-
-def _document_rule(rule: NetworkRule) -> dict[str, Any]:
-    where = {"host": rule.host} if rule.host is not None else {"cidr": rule.cidr}
-    return {**where, "ports": rule.ports, "protocol": rule.protocol, "origin": "allow"}
 
 
 def _shown(rule: Mapping[str, Any]) -> str:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 from bellglass import faultpoints
@@ -138,15 +137,8 @@ def not_found() -> NotFound:
     )
 
 
-@contextmanager
-def in_our_words() -> Iterator[None]:
-    """The node's 404 becomes ours, so that a malformed id and an unknown one answer alike."""
-    try:
-        yield
-    except NotFound as error:
-        if type(error) is not NotFound:
-            raise
-        raise not_found() from error
+def in_our_words() -> AbstractContextManager[None]:
+    return guard.unknown_as(not_found())
 
 
 def _around(target: Target) -> dict[str, Any]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import signal as signals
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator
+from contextlib import AbstractContextManager, aclosing
 from typing import Any
 
 from bellglass.errors import InvalidRequest, NodeUnavailable, NotFound, from_dict
@@ -254,15 +254,8 @@ def not_found() -> NotFound:
     )
 
 
-@contextmanager
-def in_our_words() -> Iterator[None]:
-    """The node's 404 becomes ours, so that a malformed id and an unknown one answer alike."""
-    try:
-        yield
-    except NotFound as error:
-        if type(error) is not NotFound:
-            raise
-        raise not_found() from error
+def in_our_words() -> AbstractContextManager[None]:
+    return guard.unknown_as(not_found())
 
 
 def signal_name(value: str | int) -> str:

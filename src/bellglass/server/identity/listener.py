@@ -6,13 +6,13 @@ import asyncio
 import os
 import socket
 import struct
-from typing import Any, cast
+from typing import cast
 
 import structlog
 import uvicorn
-from uvicorn.server import ServerState
 
 from bellglass.datadir import DataDir
+from bellglass.server.http.hosted import Hosted
 
 BACKLOG = 128
 _UCRED = struct.Struct("3i")
@@ -26,13 +26,12 @@ class Listener:
         self._path = data.identity_socket
         self._node_uid = data.node_dir.stat().st_uid if data.node_dir.exists() else os.geteuid()
         self._config = config
-        self._state = ServerState()
+        self._hosted: Hosted | None = None
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
         """Replaces the socket that an earlier server left. Raises OSError."""
-        self._config.load()
-        self._state.default_headers = self._config.encoded_headers
+        self._hosted = Hosted(self._config)
         self._path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
         self._path.unlink(missing_ok=True)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
@@ -51,13 +50,8 @@ class Listener:
             return
         self._server.close()
         self._server = None
-        for connection in list(self._state.connections):
-            connection.shutdown()
-        if self._state.tasks:
-            _, late = await asyncio.wait(self._state.tasks, timeout=grace_s)
-            for task in late:
-                task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
+        if self._hosted is not None:
+            await self._hosted.close(grace_s)
 
     def _connection(self) -> asyncio.Protocol:
         return _Admitting(self)
@@ -68,8 +62,8 @@ class Listener:
         return bool(_UCRED.unpack(credentials)[1] == self._node_uid)
 
     def protocol(self) -> asyncio.Protocol:
-        make: Any = self._config.http_protocol_class
-        return cast(asyncio.Protocol, make(config=self._config, server_state=self._state, app_state={}))
+        assert self._hosted is not None, "it was not started"
+        return self._hosted.protocol()
 
 
 class _Admitting(asyncio.Protocol):

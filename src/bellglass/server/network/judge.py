@@ -42,14 +42,8 @@ def judge(wanted: Network, info: NodeInfo, presets: Presets, floor: Floor) -> Ne
         raise refuse(f"{FIELD}.allow", len(wanted.allow), "rules are too many", f"at most {MAX_RULES}")
     allow = [_rule(rule, f"{FIELD}.allow.{number}", floor) for number, rule in enumerate(wanted.allow)]
     named = _presets(wanted.presets, presets)
-    _check_whole([document_rule(rule) for rule in allow] + [rule for rules in named.values() for rule in rules])
+    _check_whole([rule.document() for rule in allow] + [rule for rules in named.values() for rule in rules])
     return NetworkPolicy(presets=list(named), allow=list(allow))
-
-
-def document_rule(rule: NetworkRule) -> dict[str, Any]:
-    """As it stands in a policy's document."""
-    where = {"host": rule.host} if rule.host is not None else {"cidr": rule.cidr}
-    return {**where, "ports": rule.ports, "protocol": rule.protocol, "origin": "allow"}
 
 
 def _presets(names: list[str], known: Presets) -> dict[str, list[dict[str, Any]]]:

@@ -5,6 +5,8 @@ Malformed, unknown, deleted and another project's ids all answer the same 404, d
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from bellglass.errors import Conflict, NotFound, SandboxGone
@@ -65,6 +67,17 @@ def readable(reader: Reader, project_id: str, sandbox_id: str) -> Target:
     if row is None or row.deleted_at is not None:
         raise not_found()
     return Target(row.id, row.generation, row.node_id, row.user, row.workdir, {})
+
+
+@contextmanager
+def unknown_as(ours: NotFound) -> Iterator[None]:
+    """The node's 404 becomes ours, so that a malformed id and an unknown one answer alike."""
+    try:
+        yield
+    except NotFound as error:
+        if type(error) is not NotFound:
+            raise
+        raise ours from error
 
 
 def gone(sandbox_id: str, state: str, reason: str | None, ended_at: str | None) -> SandboxGone:

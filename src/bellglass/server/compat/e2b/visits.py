@@ -13,11 +13,11 @@ from collections.abc import AsyncIterator, Collection
 from typing import Any
 
 import uvicorn
-from uvicorn.server import ServerState
 
 from bellglass.errors import BellglassError, NodeUnavailable, NotFound, PortUnreachable, SandboxGone, Unauthorized
 from bellglass.server.compat.e2b import errors
 from bellglass.server.compat.e2b.tokens import Tokens
+from bellglass.server.http.hosted import Hosted
 from bellglass.server.previews import head, pages
 from bellglass.server.previews.head import Request
 from bellglass.server.previews.origins import Named
@@ -30,22 +30,13 @@ class Visits:
     """`config`: uvicorn's, of the whole API. `ports`: those that are answered by it."""
 
     def __init__(self, config: uvicorn.Config, tokens: Tokens, ports: Collection[int]) -> None:
-        config.load()
-        self._config = config
-        self._state = ServerState()
-        self._state.default_headers = config.encoded_headers
+        self._hosted = Hosted(config)
         self._tokens = tokens
         self._ports = ports
 
     async def close(self, grace_s: float) -> None:
         """What is under way may take so long to end."""
-        for connection in list(self._state.connections):
-            connection.shutdown()
-        if self._state.tasks:
-            _, late = await asyncio.wait(self._state.tasks, timeout=grace_s)
-            for task in late:
-                task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
+        await self._hosted.close(grace_s)
 
     # --- for the listener -------------------------------------------------------------------------------
 
@@ -63,10 +54,7 @@ class Visits:
         ours.setblocking(False)
         theirs.setblocking(False)
         try:
-            make: Any = self._config.http_protocol_class
-            await loop.connect_accepted_socket(
-                lambda: make(config=self._config, server_state=self._state, app_state={}), theirs
-            )
+            await loop.connect_accepted_socket(self._hosted.protocol, theirs)
             return Inner(*await asyncio.open_connection(sock=ours, limit=PIECE_BYTES))
         except OSError as error:
             ours.close()
