@@ -16,6 +16,7 @@ ALLOWED = {
     "ids": set(),
     "datadir": set(),
     "ballast": {"errors"},
+    "write_queue": set(),
     "record": set(),
     "times": set(),
     "model": {"record", "errors", "units", "times"},
@@ -28,8 +29,8 @@ ALLOWED = {
     "link": {"link", "wire", "errors", "ids", "model"},
     "sdk": {"sdk", *BASE},
     "integrations": {"integrations", "sdk", *BASE},
-    "server": {"server", "link", "egress", "ballast", "faultpoints", "spare_memory", *BASE},
-    "node": {"node", "link", "egress", "ballast", "faultpoints", "scheduling", "spare_memory", *BASE},
+    "server": {"server", "link", "egress", "ballast", "write_queue", "faultpoints", "spare_memory", *BASE},
+    "node": {"node", "link", "egress", "ballast", "write_queue", "faultpoints", "scheduling", "spare_memory", *BASE},
     "supervise": {"supervise", "node", "link", "egress", "scheduling", *BASE},
     "builder": {"builder", "sdk", "node", "egress", *BASE},
     "cli": {"cli", "sdk", "supervise", "builder", *BASE},
@@ -38,7 +39,16 @@ ALLOWED = {
 """Part to the parts that it may import. `bellglass` itself (the version and the SDK's names) is open to all but the
 base; only the root package imports the SDK for others."""
 
-STANDARD_LIBRARY_ONLY = {*BASE, "testing", "egress", "ballast", "faultpoints", "scheduling", "spare_memory"}
+STANDARD_LIBRARY_ONLY = {
+    *BASE,
+    "testing",
+    "egress",
+    "ballast",
+    "write_queue",
+    "faultpoints",
+    "scheduling",
+    "spare_memory",
+}
 CLIENT_PACKAGES = {"httpcore2", "typer", "click", "rich", "jsonschema", "referencing"}
 
 

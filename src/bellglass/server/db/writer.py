@@ -7,11 +7,10 @@ A future is set only after the commit: what was answered is on disk.
 from __future__ import annotations
 
 import asyncio
-import queue
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import TypeVar
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
@@ -19,29 +18,16 @@ from sqlalchemy.exc import DBAPIError
 from bellglass.ballast import Ballast, disk_full, is_disk_full
 from bellglass.errors import InternalError
 from bellglass.server.db.engine import WRITER
+from bellglass.write_queue import Job, Outcome, WriteQueue, deliver
 
 Result = TypeVar("Result")
-MAX_BATCH = 64
-
-
-class _Job(NamedTuple):
-    run: Callable[[Connection], Any]
-    spends: bool
-    future: asyncio.Future[Any]
-    loop: asyncio.AbstractEventLoop
-
-
-class _Outcome(NamedTuple):
-    job: _Job
-    value: Any = None
-    error: BaseException | None = None
 
 
 class Writer:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._ballast = Ballast.beside(Path(str(engine.url.database)))
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._queue = WriteQueue()
         self._thread = threading.Thread(target=self._work, name="db-writer", daemon=True)
         self._closed = False
         self.after_commit: Callable[[Connection], None] | None = None
@@ -57,16 +43,14 @@ class Writer:
         (resource disk) is raised. A job must have no effect but on the database."""
         if self._closed:
             raise InternalError("the server is going down", hint="retry in a moment")
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Result] = loop.create_future()
-        self._jobs.put(_Job(job, spends, future, loop))
-        return await future
+        done: Result = await self._queue.put(job, spends=spends)
+        return done
 
     async def close(self) -> None:
         """After the jobs that are queued."""
         if not self._closed:
             self._closed = True
-            self._jobs.put(None)
+            self._queue.close()
             await asyncio.to_thread(self._thread.join)
 
     # --- in the thread ----------------------------------------------------------------------------------
@@ -75,17 +59,17 @@ class Writer:
         with self._engine.connect().execution_options(**{WRITER: True}) as connection:
             last = False
             while not last:
-                batch, last = self._next_batch()
+                batch, last = self._queue.next_batch()
                 if batch:
-                    _deliver(self._commit_somehow(connection, batch))
+                    deliver(self._commit_somehow(connection, batch))
                     if self.after_commit is not None:
                         self.after_commit(connection)
 
-    def _commit_somehow(self, connection: Connection, batch: list[_Job]) -> list[_Outcome]:
+    def _commit_somehow(self, connection: Connection, batch: list[Job]) -> list[Outcome]:
         """As `_commit`; what found the disk full is tried again with some ballast freed."""
-        done: list[_Outcome] = []
+        done: list[Outcome] = []
         while batch:
-            full: list[_Job] = []
+            full: list[Job] = []
             for outcome in _commit(connection, batch):
                 if self._found_no_room(outcome.error):
                     full.append(outcome.job)
@@ -94,7 +78,7 @@ class Writer:
             batch = [job for job in full if job.spends]
             if batch and not self._ballast.give():
                 batch = []
-            done += [_Outcome(job, error=disk_full()) for job in full if job not in batch]
+            done += [Outcome(job, error=disk_full()) for job in full if job not in batch]
         return done
 
     def _found_no_room(self, error: BaseException | None) -> bool:
@@ -105,56 +89,25 @@ class Writer:
             error = error.__context__
         return False
 
-    def _next_batch(self) -> tuple[list[_Job], bool]:
-        batch: list[_Job] = []
-        job = self._jobs.get()
-        while job is not None:
-            batch.append(job)
-            if len(batch) == MAX_BATCH:
-                return batch, False
-            try:
-                job = self._jobs.get_nowait()
-            except queue.Empty:
-                return batch, False
-        return batch, True
 
-
-def _commit(connection: Connection, batch: list[_Job]) -> list[_Outcome]:
-    outcomes: list[_Outcome] = []
+def _commit(connection: Connection, batch: list[Job]) -> list[Outcome]:
+    outcomes: list[Outcome] = []
     try:
         with connection.begin():
             if len(batch) == 1:
                 # No savepoint, which costs as much as a small job: what fails takes only itself back.
-                outcomes.append(_Outcome(batch[0], value=batch[0].run(connection)))
+                outcomes.append(Outcome(batch[0], value=batch[0].work(connection)))
             else:
                 outcomes += [_run_apart(connection, job) for job in batch]
     except Exception as error:  # noqa: BLE001 - the commit failed, or the only job: nothing of the batch is true
-        return [_Outcome(job, error=error) for job in batch]
+        return [Outcome(job, error=error) for job in batch]
     return outcomes
 
 
-def _run_apart(connection: Connection, job: _Job) -> _Outcome:
+def _run_apart(connection: Connection, job: Job) -> Outcome:
     """One of several in a transaction: what it did goes when it fails, and nothing else."""
     try:
         with connection.begin_nested():
-            return _Outcome(job, value=job.run(connection))
+            return Outcome(job, value=job.work(connection))
     except Exception as error:  # noqa: BLE001 - handed to the one who waits for this job
-        return _Outcome(job, error=error)
-
-
-def _deliver(outcomes: list[_Outcome]) -> None:
-    for outcome in outcomes:
-        try:
-            outcome.job.loop.call_soon_threadsafe(_settle, outcome)
-        except RuntimeError:
-            continue  # the loop has ended: nobody waits any more
-
-
-def _settle(outcome: _Outcome) -> None:
-    future = outcome.job.future
-    if future.done():  # the waiter was cancelled; the write is done all the same
-        return
-    if outcome.error is not None:
-        future.set_exception(outcome.error)
-    else:
-        future.set_result(outcome.value)
+        return Outcome(job, error=error)
