@@ -1,9 +1,13 @@
 """How the kernel's scheduler weighs what somebody waits for against what moves bytes.
 
 A waking task does not interrupt one that runs: it waits for that one's slice (EEVDF, 3-4 ms on a small machine), unless
-its own slice is shorter. So who answers calls has a short one, who relays has a long one and interrupts nobody. Linux
-before 6.12 takes the slice for nothing and has only the weights: by nice, and between sessions by that of the session
+its own slice is shorter. So an agent has a short one, and who relays has a long one and interrupts nobody. Linux before
+6.12 takes the slice for nothing and has only the weights: by nice, and between sessions by that of the session
 (autogroup, proc(5)).
+
+Server and node keep what everybody has. With more weight, or a shorter slice, they interrupt the very client that they
+work for and answer it in smaller pieces: a fifth less of output and of calls at once, for nothing that could be
+measured beside a busy proxy.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from pathlib import Path
 
 SHORT_SLICE_US, LONG_SLICE_US = 100, 20_000
 """What the kernel takes is 100 us to 100 ms."""
-ANSWERING_NICE, RELAYING_NICE = -5, 5
+RELAYING_NICE = 5
 _SYS_SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}
 _ATTRIBUTES = struct.Struct("=IIQiIQQQII")  # size policy flags nice priority runtime deadline period and two clamps
 _RESET_ON_FORK = 1
@@ -32,13 +36,7 @@ _TAKES_NO_WEIGHT = frozenset(
 )
 
 
-def answer_calls() -> None:
-    """This process, which leads a session of its own: others wait for it. Its children and threads alike."""
-    _set(0, os.SCHED_OTHER, os.getpriority(os.PRIO_PROCESS, 0), SHORT_SLICE_US)
-    weigh_session(0, ANSWERING_NICE)
-
-
-def answer_calls_alone(pid: int) -> None:
+def answer_calls(pid: int) -> None:
     """A process that others wait for, without its children: these are somebody else's. Nothing for one that has ended,
     or that a container's root without CAP_SYS_NICE may not weigh."""
     with suppress(ProcessLookupError, PermissionError):

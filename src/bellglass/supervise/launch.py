@@ -97,7 +97,6 @@ def start_server(installation: Installation, *, listen: str | None, port: int | 
     argv, variables = server_argv(installation, listen=listen, port=port), environment()
 
     def become() -> None:
-        _answer_calls()
         _drop(installation.server)
         os.execve(argv[0], argv, variables)
 
@@ -122,7 +121,6 @@ def start_node(installation: Installation, *, with_helper: bool) -> Started:
             ours.set_inheritable(True)
             variables["BELLGLASS_HELPER_FD"] = str(ours.fileno())
             ours.detach()
-        _answer_calls()
         _drop(installation.node)
         os.execve(argv[0], argv, variables)
 
@@ -234,11 +232,6 @@ def _fork_helper(installation: Installation, channel: socket.socket, *, launcher
         os.write(2, f"bellglass: could not start the helper: {error}\n".encode())
     finally:
         os._exit(1)
-
-
-def _answer_calls() -> None:
-    if os.geteuid() == 0:  # others may give themselves no more weight than they have
-        scheduling.answer_calls()
 
 
 def _drop(identity: Identity) -> None:

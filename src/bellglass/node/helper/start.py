@@ -251,7 +251,7 @@ class MachineStart:
             raise SandboxFailed(_log_tail(log) or error.message, hint=error.hint) from error
         self.pid = int(pid_file.read_text())
         self.restore_priority()
-        scheduling.answer_calls_alone(self.pid)
+        scheduling.answer_calls(self.pid)
         for fd in self.namespaces or ():
             os.close(fd)
 
