@@ -151,6 +151,28 @@ class TextStreams:
         return [OutputChunk(_STREAMS[type], self._end, b"", text) for type, text in rest if text]
 
 
+class Position:
+    """Where a reader of output stands, over connections that each may begin a little before."""
+
+    def __init__(self, offset: int) -> None:
+        self.offset = offset
+
+    def take(self, event: OutputEvent) -> OutputEvent | None:
+        """What is new of it: not bytes that came before, nor what only says that the stream is alive."""
+        if event.type in (OutputType.STDOUT, OutputType.STDERR):
+            if event.offset < self.offset:
+                event = event._replace(offset=self.offset, data=event.data[self.offset - event.offset :])
+            if not event.data:
+                return None
+            self.offset = event.offset + len(event.data)
+            return event
+        if event.type is OutputType.SKIPPED:
+            value = event.value or {}
+            self.offset = max(self.offset, int(value.get("offset", 0)) + int(value.get("bytes", 0)))
+            return event
+        return event if event.type is OutputType.STARTED else None
+
+
 class Collector:
     """Keeps of each stream the first and last half of `limit_bytes`."""
 

@@ -19,9 +19,9 @@ from bellglass.model import LANGUAGES
 from bellglass.model import Context as ContextInfo
 from bellglass.sdk._sync._compat import call, sleep
 from bellglass.sdk._sync.transport import Transport
-from bellglass.sdk._http import RETRY_DELAYS_S, STREAM_TIMEOUT_S, sandbox_path, was_sent
+from bellglass.sdk._http import STREAM_TIMEOUT_S, sandbox_path
 from bellglass.sdk._options import check_json, invalid
-from bellglass.sdk._patience import RECONNECT_S, Patience
+from bellglass.sdk._patience import RECONNECT_S, Attempts
 from bellglass.sdk._runs import Result, RunCollector, RunResult, context_path
 
 NDJSON = "application/x-ndjson"
@@ -167,7 +167,7 @@ def _lines(
 ) -> Iterator[dict[str, Any]]:
     """The lines of a run to its end. A broken connection is made again, behind the line that came last. Raises
     StreamInterrupted when that fails for RECONNECT_S, ConnectionFailed when there was no server to begin with."""
-    attempts, reached, patience = 0, False, Patience()
+    attempts = Attempts()
     while True:
         asked = body if collector.offset is None else {**body, "after": collector.offset}
         try:
@@ -176,8 +176,7 @@ def _lines(
                 rest = b""
                 with closing(response.__iter__()) as chunks:  # type: ignore[type-var]
                     for chunk in chunks:
-                        reached, attempts = True, 0
-                        patience.success()
+                        attempts.success()
                         *whole, rest = (rest + chunk).split(b"\n")
                         for line in whole:
                             yield json.loads(line)
@@ -189,11 +188,7 @@ def _lines(
         except (ConnectionFailed, NodeUnavailable, json.JSONDecodeError) as error:
             if collector.ending is not None:
                 return
-            attempts += 1
-            reached = reached or not isinstance(error, ConnectionFailed) or was_sent(error)
-            if not reached and attempts > len(RETRY_DELAYS_S):
-                raise
-            delay_s = patience.delay_s()
+            delay_s = attempts.delay_s(error)
             if delay_s is None:
                 raise StreamInterrupted(
                     f"how run {body['id']} ended is not known: the server was away for {RECONNECT_S:.0f} s",

@@ -26,9 +26,9 @@ from bellglass.sdk._sync.attach import Attachment
 from bellglass.sdk._sync.stdin import Feeder, Input
 from bellglass.sdk._sync.transport import Transport
 from bellglass.sdk._commands import Command, as_bytes, cut, terminal_size
-from bellglass.sdk._http import RETRY_DELAYS_S, STREAM_TIMEOUT_S, execution_path, sandbox_path, target, was_sent
-from bellglass.sdk._patience import RECONNECT_S, Patience
-from bellglass.sdk._results import DEFAULT_MAX_OUTPUT, Collector, ExecResult, OutputChunk, TextStreams, failed
+from bellglass.sdk._http import STREAM_TIMEOUT_S, execution_path, sandbox_path, target
+from bellglass.sdk._patience import RECONNECT_S, Attempts
+from bellglass.sdk._results import DEFAULT_MAX_OUTPUT, Collector, ExecResult, OutputChunk, Position, TextStreams, failed
 from bellglass.units import parse_size
 from bellglass.wire.frames import FrameError
 from bellglass.wire.output import FRAMES, OutputDecoder, OutputEvent, OutputType
@@ -52,8 +52,8 @@ def follow_events(
     create = target(sandbox_path(sandbox_id) + "/executions")
     attach = execution_path(sandbox_id, execution_id) + "/output"
     began = False  # something of the execution came: from now on it is only attached to
-    reached = body is None
-    attempts, patience = 0, Patience()
+    attempts = Attempts(reached=body is None)
+    position = Position(offset)
     ending: OutputEvent | None = None
     while True:
         try:
@@ -62,44 +62,28 @@ def follow_events(
                     "POST", create, json=body, accept=FRAMES, read_timeout_s=STREAM_TIMEOUT_S
                 )
             else:
-                where = target(attach, {"offset": offset, "follow": follow, "resume": True if body else None})
+                where = target(attach, {"offset": position.offset, "follow": follow, "resume": True if body else None})
                 response = transport.open("GET", where, accept=FRAMES, read_timeout_s=STREAM_TIMEOUT_S)
             try:
                 decoder = OutputDecoder()
                 with closing(response.__iter__()) as chunks:  # type: ignore[type-var]
                     for chunk in chunks:
                         for event in decoder.feed(chunk):
-                            if not began or attempts:
-                                began = reached = True
-                                attempts = 0
-                                patience.success()
-                            if event.type in (OutputType.STDOUT, OutputType.STDERR):
-                                if event.offset < offset:  # came before the break already
-                                    event = event._replace(offset=offset, data=event.data[offset - event.offset :])
-                                if event.data:
-                                    offset = event.offset + len(event.data)
-                                    yield event
-                            elif event.type is OutputType.SKIPPED:
-                                value = event.value or {}
-                                offset = max(offset, int(value.get("offset", 0)) + int(value.get("bytes", 0)))
-                                yield event
-                            elif event.type is OutputType.ERROR:
+                            began = True
+                            attempts.success()
+                            if event.type is OutputType.ERROR:
                                 raise from_dict(event.value)
-                            elif event.type is OutputType.EXIT:
+                            if event.type is OutputType.EXIT:
                                 ending = event  # the body's end is read as well: the connection stays usable
-                            elif event.type is OutputType.STARTED:
-                                yield event
+                            elif (new := position.take(event)) is not None:
+                                yield new
             finally:
                 response.close()
             if ending is None and follow:
                 raise ConnectionFailed("the output ended before its execution did", details={"stage": "exchange"})
         except (ConnectionFailed, NodeUnavailable, FrameError, JSONDecodeError) as error:
             if ending is None:
-                attempts += 1
-                reached = reached or not isinstance(error, ConnectionFailed) or was_sent(error)
-                if not reached and attempts > len(RETRY_DELAYS_S):
-                    raise
-                delay_s = patience.delay_s()
+                delay_s = attempts.delay_s(error)
                 if delay_s is None:
                     raise _interrupted(execution_id, f"the server was away for {RECONNECT_S:.0f} s") from error
                 sleep(delay_s)
@@ -115,16 +99,14 @@ def follow_events(
 
 def start(transport: Transport, sandbox_id: str, body: Any) -> ExecutionInfo:
     """Create a detached execution. Its id is in the body, so a request whose answer was lost is sent again."""
-    patience, reached, attempts = Patience(), False, 0
+    attempts = Attempts()
     while True:
         try:
             answer = transport.request("POST", sandbox_path(sandbox_id) + "/executions", json=body)
             return ExecutionInfo.from_json(answer.json())
         except (ConnectionFailed, NodeUnavailable) as error:
-            attempts += 1
-            reached = reached or not isinstance(error, ConnectionFailed) or was_sent(error)
-            delay_s = patience.delay_s()
-            if delay_s is None or (not reached and attempts > len(RETRY_DELAYS_S)):
+            delay_s = attempts.delay_s(error)
+            if delay_s is None:
                 raise
             sleep(delay_s)
 
