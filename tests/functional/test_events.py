@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import re
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,13 +11,12 @@ import pytest
 
 from bellglass import Network, Sandbox
 from bellglass.testing.daemons import end_and_await
-from bellglass.testing.stack import Stack, bellglass_command
+from bellglass.testing.stack import Stack
+from tests.functional.guides import blocks, run_commands, run_python
 from tests.functional.own import own_installation
 from tests.functional.waiting import wait_until
 
 pytestmark = pytest.mark.root
-GUIDE = Path(__file__).parents[2] / "docs/guides/events.md"
-BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SMALL: dict[str, Any] = {"cpus": 1, "memory": "256MiB", "disk": "512MiB", "lifetime": "15m"}
 PATIENCE_S = 30.0
 DIAL = """
@@ -120,21 +116,11 @@ def test_a_flood_of_refusals_is_bounded_and_counted(stack: Stack, new_box: Calla
 def test_the_guides_commands_and_its_python(
     stack: Stack, no_leak: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    blocks = BLOCK.findall(GUIDE.read_text())
-    script = "\n".join(text for kind, text in blocks if kind == "sh")
+    script = "\n".join(blocks("events.md", "sh"))
     assert script.count("bellglass events") == 4
-    environment = {**os.environ, **stack.environment}
-    environment["PATH"] = f"{Path(bellglass_command()[0]).parent}:{os.environ['PATH']}"
-    done = subprocess.run(
-        ["bash", "-eux", "-o", "pipefail", "-c", script],
-        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "evil.example" in done.stdout
-    events = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    printed = run_commands(stack, script, tmp_path)
+    assert "evil.example" in printed
+    events = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
     assert [event["type"] for event in events][-1].startswith("sandbox.")
     assert "egress.refused" in {event["type"] for event in events}
-    for name, value in stack.environment.items():
-        monkeypatch.setenv(name, value)
-    (code,) = [text for kind, text in blocks if kind == "python"]
-    exec(compile(code, str(GUIDE), "exec"), {})
+    run_python(stack, "events.md", monkeypatch)

@@ -2,41 +2,30 @@
 
 from __future__ import annotations
 
-import os
-import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from bellglass.testing.stack import Stack, bellglass_command
+from bellglass.testing.stack import Stack
+from tests.functional.guides import WITHIN_S, blocks, environment, run_commands
 
-GUIDE = Path(__file__).parents[2] / "docs/guides/files.md"
-
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
+PYTHON = blocks("files.md", "python")
 
 
-def environment(stack: Stack) -> dict[str, str]:
-    found = {name: value for name, value in os.environ.items() if not name.startswith("BELLGLASS_")}
-    return found | stack.environment | {"PATH": f"{Path(bellglass_command()[0]).parent}:{found['PATH']}"}
-
-
-@pytest.mark.parametrize("number", range(len(blocks("python"))))
-def test_python(stack: Stack, number: int) -> None:
-    python = str(Path(bellglass_command()[0]).with_name("python"))
+@pytest.mark.parametrize("code", PYTHON, ids=range(len(PYTHON)))
+def test_python(stack: Stack, code: str) -> None:
     done = subprocess.run(
-        [python, "-c", blocks("python")[number]], env=environment(stack), capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", code], env=environment(stack), capture_output=True, text=True, timeout=WITHIN_S
     )
     assert done.returncode == 0, done.stderr
-    if "watch(" in blocks("python")[number]:
+    if "watch(" in code:
         assert "create out" in done.stdout and "rename out" in done.stdout and "create done" in done.stdout
 
 
-def test_shell(stack: Stack) -> None:
-    (block,) = blocks("sh")
-    done = subprocess.run(["bash", "-ec", block], env=environment(stack), capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    lines = [line.split() for line in done.stdout.splitlines()]
-    assert [line for line in lines if line[-1:] == ["here"]] == [["create", "here"], ["chmod", "here"]], done.stdout
+def test_shell(stack: Stack, tmp_path: Path) -> None:
+    (block,) = blocks("files.md", "sh")
+    printed = run_commands(stack, block, tmp_path)
+    lines = [line.split() for line in printed.splitlines()]
+    assert [line for line in lines if line[-1:] == ["here"]] == [["create", "here"], ["chmod", "here"]], printed

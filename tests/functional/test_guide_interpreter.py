@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from bellglass.testing.stack import Stack, bellglass_command
+from bellglass.testing.stack import Stack
+from tests.functional.guides import blocks, environment
 
 pytestmark = pytest.mark.root
-GUIDE = Path(__file__).parents[2] / "docs/guides/interpreter.md"
-
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
-
-
-def environment(stack: Stack) -> dict[str, str]:
-    found = {name: value for name, value in os.environ.items() if not name.startswith("BELLGLASS_")}
-    path = f"{Path(bellglass_command()[0]).parent}:{found['PATH']}"
-    return found | stack.environment | {"PATH": path}
+GUIDE = "interpreter.md"
 
 
 @pytest.mark.parametrize("number", range(3))
 def test_the_code_runs(stack: Stack, number: int) -> None:
-    code = blocks("python")
+    code = blocks(GUIDE, "python")
     assert len(code) == 3
     done = subprocess.run(
         [sys.executable, "-c", code[number]], env=environment(stack), capture_output=True, text=True, timeout=120,
@@ -38,7 +27,7 @@ def test_the_code_runs(stack: Stack, number: int) -> None:
 
 
 def test_the_commands_print_what_the_guide_says(stack: Stack, tmp_path: Path) -> None:
-    build, session = blocks("console")
+    build, session = blocks(GUIDE, "console")
     assert build.strip() == "$ make template-interpreter"  # it was, or this file would have nothing to run in
     script, printed = [], ""
     for line in session.splitlines():

@@ -2,38 +2,23 @@
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from bellglass.testing.stack import Stack, bellglass_command
+from bellglass.testing.stack import Stack
+from tests.functional.guides import blocks, run_commands, run_python
 
 pytestmark = pytest.mark.root
-GUIDE = Path(__file__).parents[2] / "docs/guides/previews.md"
-BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def test_its_commands_and_its_python(
     stack: Stack, no_leak: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    blocks = BLOCK.findall(GUIDE.read_text())
-    script = "\n".join(text for kind, text in blocks if kind == "sh")
+    script = "\n".join(blocks("previews.md", "sh"))
     assert script.count("bellglass publish") == 2 and "previews ca" in script
-    tools = Path(bellglass_command()[0]).parent
-    environment = {**os.environ, **stack.environment, "BELLGLASS_DATA_DIR": str(stack.data_dir)}
-    environment["PATH"] = f"{tools}:{os.environ['PATH']}"
-    for name in [name for name in environment if name.lower().endswith("_proxy")]:
-        del environment[name]
-    done = subprocess.run(
-        ["bash", "-eux", "-o", "pipefail", "-c", script + '\nbellglass rm "$id"\n'],
-        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "private" in done.stdout and "tls_cert" in done.stdout
-    for name, value in stack.environment.items():
-        monkeypatch.setenv(name, value)
-    (code,) = [text for kind, text in blocks if kind == "python"]
-    exec(compile(code, str(GUIDE), "exec"), {})
+    printed = run_commands(
+        stack, script + '\nbellglass rm "$id"\n', tmp_path, {"BELLGLASS_DATA_DIR": str(stack.data_dir)}
+    )
+    assert "private" in printed and "tls_cert" in printed
+    run_python(stack, "previews.md", monkeypatch)

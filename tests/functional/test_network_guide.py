@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,11 +13,12 @@ import pytest
 
 from bellglass.testing.internet import EVIL, GOOD, Internet
 from bellglass.testing.leaks import assert_no_leak
-from bellglass.testing.stack import Stack, bellglass_command
+from bellglass.testing.stack import Stack
 from tests.conftest import snapshot_of_nothing
+from tests.functional.guides import WITHIN_S, blocks, environment
 
 pytestmark = pytest.mark.root
-GUIDE = Path(__file__).parents[2] / "docs/guides/network.md"
+GUIDE = "network.md"
 CREATE = """
 bellglass() {
   if [[ $1 == create ]]; then
@@ -28,10 +29,6 @@ bellglass() {
 }
 """
 """The template has no authority of the test's: each sandbox gets it as an input."""
-
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture(scope="module")
@@ -52,10 +49,8 @@ def guide_stack(internet: Internet) -> Iterator[Stack]:
     assert_no_leak(snapshot_of_nothing(scope), deadline_s=10)
 
 
-def environment(stack: Stack, internet: Internet) -> dict[str, str]:
-    found = {name: value for name, value in os.environ.items() if not name.startswith("BELLGLASS_")}
-    path = f"{Path(bellglass_command()[0]).parent}:{found['PATH']}"
-    return found | stack.environment | {"PATH": path, "AUTHORITY": str(internet.authority)}
+def with_authority(stack: Stack, internet: Internet) -> dict[str, str]:
+    return environment(stack, {"AUTHORITY": str(internet.authority)})
 
 
 def as_said(line: str, code: int) -> bool:
@@ -66,11 +61,15 @@ def as_said(line: str, code: int) -> bool:
 
 def test_the_shell_commands(guide_stack: Stack, internet: Internet, tmp_path: Path) -> None:
     """Each ends with 0, or with what the comment behind it says."""
-    lines = [line for block in blocks("sh") for line in block.splitlines() if line]
+    lines = [line for block in blocks(GUIDE, "sh") for line in block.splitlines() if line]
     codes = tmp_path / "codes"
     script = CREATE + "".join(f"{line}\necho $? >>{codes}\n" for line in lines)
     done = subprocess.run(
-        ["bash", "-c", script], env=environment(guide_stack, internet), capture_output=True, text=True, timeout=200
+        ["bash", "-c", script],
+        env=with_authority(guide_stack, internet),
+        capture_output=True,
+        text=True,
+        timeout=200,
     )
     got = [int(code) for code in codes.read_text().split()]
     told = "\n".join([*(f"{code}: {line}" for line, code in zip(lines, got, strict=False)), done.stdout, done.stderr])
@@ -83,12 +82,12 @@ def test_the_shell_commands(guide_stack: Stack, internet: Internet, tmp_path: Pa
 
 
 def test_the_python(guide_stack: Stack, internet: Internet) -> None:
-    found = blocks("python")
+    found = blocks(GUIDE, "python")
     assert found
     for block in found:
         done = subprocess.run(
-            [str(Path(bellglass_command()[0]).with_name("python")), "-c", block],
-            env=environment(guide_stack, internet), capture_output=True, text=True, timeout=100,
+            [sys.executable, "-c", block],
+            env=with_authority(guide_stack, internet), capture_output=True, text=True, timeout=WITHIN_S,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         assert "api.example.com" in done.stdout
