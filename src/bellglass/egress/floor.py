@@ -45,6 +45,8 @@ RANGES_V6: tuple[IPv6Network, ...] = tuple(
         "64:ff9b:1::/48",
         "100::/64",
         "2001::/32",
+        "2001:2::/48",
+        "2001:10::/28",
         "2001:db8::/32",
         "2002::/16",
         "3fff::/20",
@@ -52,13 +54,19 @@ RANGES_V6: tuple[IPv6Network, ...] = tuple(
         "fe80::/10",
         "fec0::/10",
         "ff00::/8",
+        "::/3",
+        "4000::/2",
+        "8000::/1",
     )
 )
-"""::/96 holds ::, ::1 and the old IPv4-compatible form."""
+"""::/96 holds ::, ::1 and the old IPv4-compatible form. The last three are all that is not 2000::/3: nothing of the
+public internet is there, but overlays that the host has joined (0200::/7) and translators (::ffff:0:0:0/96) may be."""
 
 RANGES: tuple[Network, ...] = RANGES_V4 + RANGES_V6
 OWN = "an address of this host"
-_LAST_32_BITS = tuple(IPv6Network(text) for text in ("::/96", "::ffff:0:0/96", "64:ff9b::/96", "64:ff9b:1::/48"))
+_LAST_32_BITS = tuple(
+    IPv6Network(text) for text in ("::/96", "::ffff:0:0/96", "::ffff:0:0:0/96", "64:ff9b::/96", "64:ff9b:1::/48")
+)
 _6TO4 = IPv6Network("2002::/16")
 _TEREDO = IPv6Network("2001::/32")
 

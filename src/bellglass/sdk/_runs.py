@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from bellglass.errors import BellglassError, KernelDied, from_dict
 from bellglass.sdk._http import sandbox_path
+from bellglass.wire import untrusted
 
 
 @dataclass(frozen=True)
@@ -216,8 +216,8 @@ def _whole(is_json: bool, pieces: list[str]) -> Any:
     if not is_json:
         return text
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        return untrusted.parse(text)
+    except ValueError:
         return text  # the sandbox's word for it
 
 

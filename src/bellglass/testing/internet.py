@@ -27,7 +27,7 @@ from bellglass.testing.sniffer import Packet, Sniffer
 from bellglass.testing.world import ADDRESSES, World, echo
 
 GOOD, EVIL = ADDRESSES[1], ADDRESSES[9]
-PREFIX_V6 = "4000:b31::"
+PREFIX_V6 = "2dff:b31::"
 """Of a part of IPv6 that nobody has been given."""
 HOST_V6, GOOD_V6, EVIL_V6 = PREFIX_V6 + "1", PREFIX_V6 + "11", PREFIX_V6 + "19"
 METADATA = "169.254.169.254"

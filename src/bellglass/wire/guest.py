@@ -345,7 +345,7 @@ def decode_pid(payload: bytes | memoryview) -> int:
 def decode_stat(payload: bytes | memoryview) -> Stat:
     fields = tlv.parse(payload)
     kind = fields.get(2, [b"?"])[-1][:1].decode("ascii", "replace")
-    if kind not in "fdlpscb":
+    if kind not in tuple("fdlpscb"):
         raise FrameError(f"a stat record of type {kind!r}")
     target_type = tlv.text(fields, 15, limit=1) if 15 in fields else None
     if target_type is not None and target_type not in tuple("fdlpscb"):

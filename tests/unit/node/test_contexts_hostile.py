@@ -36,6 +36,15 @@ pytestmark = pytest.mark.usefixtures("attackers_host")
         "emit({'event': 'died', 'run': run_id, 'reason': 'exited', 'code': 10**1000})",
         'raw(b\'{"event": "result", "run": "%s", "data": {"a": NaN}}\\n\' % run_id.encode())',
         'raw(b\'{"event": "started", "run": "%s", "count": \' % run_id.encode() + b\'9\' * 5000 + b\'}\\n\')',
+        "emit({'event': 'started', 'run': run_id, 'count': 2**53})",
+        "emit({'event': [], 'run': run_id})",
+        "emit({'event': {}, 'run': run_id})",
+        'raw(b\'{"event": "result", "run": "%s", "data": {"a": [1e999]}}\\n\' % run_id.encode())',
+        'raw(b\'{"event": "result", "run": "%s", "dropped": {"a": -1e999}}\\n\' % run_id.encode())',
+        "emit({'event': 'result', 'run': run_id, 'piece': 'of nothing'})",
+        "emit({'event': 'result', 'run': run_id, 'mime': 'text/plain'})",
+        "deep = []\nfor _ in range(200): deep = [deep]\n"
+        "emit({'event': 'result', 'run': run_id, 'dropped': {'a': deep}})",
     ],
 )
 @in_a_node
@@ -44,6 +53,21 @@ async def test_a_host_that_breaks_its_protocol_is_ended_and_the_next_run_works(k
     end = (await kernel.lines(f"{code}\nimport time; time.sleep(60)"))[-1]
     assert (end["status"], end["error"]["details"]["reason"]) == ("died", "protocol"), end
     assert await kernel.text("say('alive')") == "alive"
+
+
+@in_a_node
+async def test_values_that_others_could_not_read_again_are_left_out_and_named(kernel: Kernel) -> None:
+    code = (
+        "import json\ndeep = json.loads('[' * 300 + ']' * 300)\n"
+        "emit({'event': 'result', 'run': run_id, 'data': {'a': deep, 'b': [['fine']]}, 'dropped': {'c': 7}})\n"
+        "part = {'event': 'result', 'run': run_id, 'part': 0, 'mime': 'chart', 'json': True}\n"
+        "for text in ('{\"a\": [1.5]}', '[NaN]', '1e999', '[' * 300 + ']' * 300): emit({**part, 'piece': text})\n"
+    )
+    streamed = [line for line in await kernel.lines(code) if line["type"] == "result"]
+    assert streamed[0]["data"] == {"b": [["fine"]]} and set(streamed[0]["dropped"]) == {"a", "c"}
+    first, *pieces = (await kernel.buffered(code))["results"]
+    assert first["data"] == {"b": [["fine"]]} and set(first["dropped"]) == {"a", "c"}
+    assert [one["data"]["chart"] for one in pieces] == [{"a": [1.5]}, "[NaN]", "1e999", "[" * 300 + "]" * 300]
 
 
 @in_a_node

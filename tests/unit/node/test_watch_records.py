@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+from collections.abc import AsyncIterator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bellglass.node.files.watch import LINE_BYTES, RecordReader, render
+from bellglass.node.files.watch import LINE_BYTES, TURN_BYTES, RecordReader, WatchStream, render
 from bellglass.wire import tlv
 from bellglass.wire.frames import FrameError
 from bellglass.wire.guest_watch import Change, Changed, decode_change
@@ -78,3 +80,23 @@ def test_lines_are_ascii_in_order_and_of_a_bounded_length() -> None:
     assert events[0] == {"kind": "write", "path": "\n\u2028\ufffd" + "x" * 4000, "dir": False, "cookie": None}
     assert events[-1] == {"kind": "rename", "path": "d", "dir": True, "cookie": 3}
     assert os.fsencode(name)  # it is a name that a kernel may tell
+
+
+def test_a_piece_full_of_records_is_taken_a_turn_at_a_time() -> None:
+    """All at once would keep everybody else waiting for as long as a piece of the largest size takes."""
+    raw = record("w") * 20_000
+
+    async def pieces() -> AsyncIterator[memoryview]:
+        yield memoryview(raw[:100_001])
+        yield memoryview(raw[100_001:])
+
+    async def turns() -> list[int]:
+        watch = WatchStream.__new__(WatchStream)
+        watch._pieces, watch._rest, watch._records, watch._spent_s = pieces(), memoryview(b""), RecordReader(), 0.0
+        counts = []
+        while changes := await watch._next():
+            counts.append(len(changes))
+        return counts
+
+    counts = asyncio.run(turns())
+    assert sum(counts) == 20_000 and max(counts) <= TURN_BYTES // len(record("w")) + 1

@@ -107,7 +107,8 @@ def test_a_line_in_the_middle_of_a_result_breaks_none() -> None:
 
 
 def test_json_in_pieces_that_is_none_is_text_and_breaks_no_line() -> None:
-    assert translated(piece("chart", '{"a":\n"', 0, last=True, is_json=True), END)[0]["chart"] == '{"a":\n"'
+    for text in ('{"a":\n"', "[NaN]", "[1e999]", "[" * 500 + "]" * 500):
+        assert translated(piece("chart", text, 0, last=True, is_json=True), END)[0]["chart"] == text
 
 
 @pytest.mark.parametrize(

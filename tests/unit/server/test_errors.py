@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import socket
 
 import httpx2
 import pytest
 from server_harness import ADMIN, Harness, error_of
+
+from bellglass.errors import InvalidRequest
+from bellglass.server.files import watch
+
+NESTED = "[" * 5000 + "]" * 5000
+"""Deeper than any reader's stack."""
+DEEP = base64.urlsafe_b64encode(NESTED.encode()).decode().rstrip("=")
 
 
 def raw(harness: Harness, data: bytes) -> bytes:
@@ -108,9 +116,23 @@ def test_query_values(api: httpx2.Client) -> None:
         assert limit in error["message"]
     error_of(api.get("/v1/sandboxes", params={"state": "runing"}), 422)
     error_of(api.get("/v1/sandboxes", params={"label": "novalue"}), 422)
-    for cursor in ("x", "AAAA", "%%%", "W10", "bnVsbA", "é", "WzEsMl0"):
+    for cursor in ("x", "AAAA", "%%%", "W10", "bnVsbA", "é", "WzEsMl0", DEEP):
         assert error_of(api.get("/v1/sandboxes", params={"cursor": cursor}), 422)["details"]["field"] == "cursor"
     error_of(api.get("/v1/sandboxes?owner=%ff%fe"), 422)
+
+
+def test_json_in_odd_places_may_be_nested_as_it_likes(api: httpx2.Client) -> None:
+    url = f"/v1/sandboxes/{api.post('/v1/sandboxes', json={}).json()['id']}"
+    error = error_of(api.get(f"{url}/logs", params={"cursor": DEEP}), 422)
+    assert error["details"]["field"] == "cursor"
+    for attributes, status in (('{"a": "b"}', 201), (NESTED, 422)):
+        headers = {"x-bellglass-attributes": attributes}
+        found = api.put(f"{url}/files", params={"path": "f"}, content=b"", headers=headers)
+        assert found.status_code == status, found.text
+    assert watch._token('{"type": "sync", "token": 7}') == 7
+    for message in (NESTED, '{"type": "sync", "token": 1e999}'):
+        with pytest.raises(InvalidRequest):
+            watch._token(message)
 
 
 def test_bytes_that_are_no_http(harness: Harness) -> None:

@@ -74,6 +74,16 @@ def test_decoders_of_wrong_fields(decode, fields) -> None:
         return
 
 
+@pytest.mark.parametrize("kind", ["f", "d", "", "x", "fd", "\ud800"])
+def test_a_file_has_one_type_of_those_that_there_are(kind: str) -> None:
+    payload = tlv.put(1, "name") + tlv.put(2, kind.encode("utf-8", "surrogatepass"))
+    if kind in ("f", "d", "fd"):
+        assert guest.decode_stat(payload).type == kind[0]
+        return
+    with pytest.raises(FrameError):
+        guest.decode_stat(payload)
+
+
 @given(FIELDS)
 def test_fields_round_trip(fields) -> None:
     fields = [(tag, quiet(value) if isinstance(value, str) else value) for tag, value in fields]

@@ -10,6 +10,7 @@ from typing import Any
 
 from bellglass.link import LinkStream
 from bellglass.node.contexts.lines import HostEvent
+from bellglass.wire import untrusted
 from bellglass.wire.output import JSON, NDJSON, HeadTail
 
 BUFFERED_BYTES = 1024 * 1024
@@ -153,8 +154,8 @@ class Buffered(Answer):
         for mime, pieces in result.pop("pieces").items():
             whole = "".join(pieces["texts"])
             try:
-                content = json.loads(whole) if pieces["json"] and len(whole) == pieces["bytes"] else whole
-            except (ValueError, RecursionError):
+                content = untrusted.parse(whole) if pieces["json"] and len(whole) == pieces["bytes"] else whole
+            except ValueError:
                 content = whole  # the sandbox's own word for it
             self._keep(result["data"], result["dropped"], mime, content, pieces["bytes"])
         result["dropped"] |= value["dropped"] or {}

@@ -6,12 +6,15 @@ kind that is unknown are a newer host's and passed over.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from bellglass.wire import untrusted
+
 MAX_LINE_BYTES = 256 * 1024
 MAX_RUN_ID = 64
+MAX_NUMBER = 2**53 - 1
+"""What every reader of JSON takes for the same number."""
 MAX_DEATH = 64
 """Characters of signal and code: they become part of an error."""
 DEATHS = ("exited", "signal", "oom", "unresponsive")
@@ -63,12 +66,14 @@ def _read(line: bytes, end: int) -> HostEvent | None:
     if len(line) > MAX_LINE_BYTES:
         raise HostBroken(f"a line over {MAX_LINE_BYTES} bytes")
     try:
-        said = json.loads(line, parse_constant=_refuse)
-    except (ValueError, RecursionError):
+        said = untrusted.parse(line, deepest=None)
+    except ValueError:
         raise HostBroken("a line that is no JSON") from None
     if not isinstance(said, dict):
         raise HostBroken("a line that is no JSON object")
     kind = said.get("event")
+    if kind is not None and not isinstance(kind, str):
+        raise HostBroken(f"an event whose kind is {type(kind).__name__}")
     if kind not in _FIELDS:
         return None
     run = said.get("run")
@@ -80,12 +85,28 @@ def _read(line: bytes, end: int) -> HostEvent | None:
         # True is an int to Python, and no count.
         if not isinstance(given, types) or (isinstance(given, bool) and bool not in types):
             raise HostBroken(f"{kind} whose {name} is {type(given).__name__}")
+        if isinstance(given, int) and abs(given) > MAX_NUMBER:
+            raise HostBroken(f"{kind} whose {name} is beyond every count")
         value[name] = given
+    if kind == "result":
+        _check_result(value, len(line))
     if kind == "died" and value["reason"] not in DEATHS:
         raise HostBroken("a death without a known reason")
     if kind == "died" and len(f"{value['signal']}{value['code']}") > MAX_DEATH:
         raise HostBroken("a death with a signal or a code that is none")
     return HostEvent(kind, run, value, end)
+
+
+def _check_result(value: dict[str, Any], size: int) -> None:
+    """A value that is nested too deeply for others to read is left out, and named like one that is too large."""
+    if (value["piece"] is None) != (value["mime"] is None):
+        raise HostBroken("a piece of a result without its kind")
+    if untrusted.is_deep(value["dropped"]):
+        raise HostBroken("a result whose dropped is nested deeply")
+    deep = [mime for mime, content in (value["data"] or {}).items() if untrusted.is_deep(content)]
+    if deep:
+        value["data"] = {mime: content for mime, content in value["data"].items() if mime not in deep}
+        value["dropped"] = (value["dropped"] or {}) | dict.fromkeys(deep, size)
 
 
 _TEXT, _FLAG, _NUMBER, _OBJECT = (str,), (bool,), (int,), (dict,)
@@ -111,7 +132,3 @@ _FIELDS: dict[str, dict[str, tuple[tuple[type, ...], Any]]] = {
 }
 """Of each kind: the fields that count, their types, and what stands for one that is missing (None fails, where None is
 no type of it)."""
-
-
-def _refuse(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")

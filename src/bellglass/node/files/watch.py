@@ -30,6 +30,8 @@ MAX_FOLDERS = 131_072
 """Of one watch."""
 LINE_BYTES = 64 * 1024
 """About so much is in one line; one event more may always be."""
+TURN_BYTES = 8 * 1024
+"""Records are a dozen bytes at least: so much of them takes the loop a few milliseconds."""
 KINDS = {
     Change.CREATE: "create",
     Change.WRITE: "write",
@@ -49,6 +51,8 @@ class WatchStream(FileStream):
         self._watches: Watches = live.watches
         self._records = RecordReader()
         self._pieces = self.chunks(wait_s=None)
+        self._rest = memoryview(b"")
+        """Of the last piece, not looked at yet."""
         self._first: list[Changed] = []
         self._spent_s = 0.0
 
@@ -94,22 +98,25 @@ class WatchStream(FileStream):
             self._spent_s = 0.0
             for line in lines:
                 yield line
-            if pause_s:
-                await asyncio.sleep(pause_s)
+            await asyncio.sleep(pause_s)
             changes = await self._next()
             if not changes:
                 await self.result()
                 return
 
     async def _next(self) -> list[Changed]:
-        """What the next bytes hold; nothing at their end."""
-        async for chunk in self._pieces:
+        """What the next bytes hold, a turn's worth; nothing at their end."""
+        while True:
+            if not self._rest:
+                self._rest = await anext(self._pieces, memoryview(b""))
+                if not self._rest:
+                    return []
+            turn, self._rest = self._rest[:TURN_BYTES], self._rest[TURN_BYTES:]
             began = time.perf_counter()
-            changes = self._records.feed(chunk)
+            changes = self._records.feed(turn)
             self._spent_s += time.perf_counter() - began
             if changes:
                 return changes
-        return []
 
 
 class RecordReader:

@@ -16,6 +16,7 @@ from bellglass.server.executions.service import in_our_words
 from bellglass.server.executions.validate import check_size
 from bellglass.server.http.validation import shown
 from bellglass.server.http.websockets import DROPPED, Message, Socket, SocketClosed
+from bellglass.wire import untrusted
 from bellglass.wire.frames import MAX_DATA, encode
 from bellglass.wire.output import InputType, OutputDecoder, OutputEvent, OutputType
 
@@ -92,8 +93,8 @@ async def _up(socket: Socket, stream: LinkStream) -> None:
 def _size(text: str) -> Terminal:
     """Of a resize message, the only one that there is. Raises InvalidRequest."""
     try:
-        value: Any = json.loads(text)
-    except (ValueError, RecursionError):
+        value: Any = untrusted.parse(text)
+    except ValueError:
         value = None
     if not isinstance(value, dict) or value.get("type") != "resize":
         raise InvalidRequest(

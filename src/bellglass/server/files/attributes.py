@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 
 from bellglass.errors import InvalidRequest
 from bellglass.server.http.validation import shown
+from bellglass.wire import untrusted
 
 HEADER = "x-bellglass-attributes"
 MAX_NAME_BYTES = 250
@@ -18,7 +18,7 @@ def parse(header: str | None) -> dict[str, str] | None:
     if header is None:
         return None
     try:
-        value = json.loads(header)
+        value = untrusted.parse(header)
     except ValueError:
         raise _refuse(header, "is not JSON") from None
     if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):

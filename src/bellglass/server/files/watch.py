@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from bellglass.errors import InvalidRequest
@@ -12,6 +11,7 @@ from bellglass.server.http.actions import Routes
 from bellglass.server.http.validation import shown
 from bellglass.server.http.websockets import Message, Socket
 from bellglass.server.services import project_of, services_of
+from bellglass.wire import untrusted
 
 routes = Routes("files")
 MESSAGES = (
@@ -56,7 +56,7 @@ async def _listen(socket: Socket, watching: Watching) -> None:
 
 def _token(message: bytes | str) -> int:
     try:
-        value: Any = json.loads(message)
+        value: Any = untrusted.parse(message)
     except ValueError:
         value = None
     token = value.get("token") if isinstance(value, dict) and value.get("type") == "sync" else None

@@ -18,6 +18,7 @@ from bellglass.server.db.writer import Writer
 from bellglass.server.http.validation import did_you_mean, shown
 from bellglass.server.sandboxes import guard, store
 from bellglass.server.sandboxes.validate import check_labels, end_time, lifetime
+from bellglass.wire import untrusted
 
 
 class Sandboxes:
@@ -143,7 +144,7 @@ def encode_cursor(created_at: str, sandbox_id: str) -> str:
 def decode_cursor(cursor: str) -> tuple[str, str]:
     try:
         raw = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
-        created_at, sandbox_id = json.loads(raw)
+        created_at, sandbox_id = untrusted.parse(raw)
         if not (isinstance(created_at, str) and isinstance(sandbox_id, str)):
             raise ValueError("not two strings")
     except (binascii.Error, ValueError, TypeError):

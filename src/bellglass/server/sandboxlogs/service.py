@@ -24,6 +24,7 @@ from bellglass.server.events.store import Selection
 from bellglass.server.executions.service import check_id
 from bellglass.server.http.validation import shown
 from bellglass.server.sandboxes import guard
+from bellglass.wire import untrusted
 
 EVENT_TYPES = ("sandbox.*", "network.*", "port.*")
 MOST_EVENTS = 1000
@@ -128,7 +129,7 @@ def _decode(cursor: str | None) -> _Cursor:
     if cursor is None:
         return _Cursor()
     try:
-        value = json.loads(base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True))
+        value = untrusted.parse(base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True))
     except (binascii.Error, ValueError):
         value = None
     match value:

@@ -13,6 +13,7 @@ import structlog
 from bellglass.model import parse_time
 from bellglass.server.events.sinks.base import Record, Source
 from bellglass.server.events.sinks.http import Collector
+from bellglass.wire import untrusted
 
 PATH = "/v1/logs"
 INFO, WARN = (9, "INFO"), (13, "WARN")
@@ -92,7 +93,7 @@ def _value(value: Any) -> dict[str, Any]:
 def _rejected(said: bytes) -> dict[str, Any] | None:
     """What `partialSuccess` of the answer tells; None when all were taken."""
     try:
-        partial = json.loads(said)["partialSuccess"]
+        partial = untrusted.parse(said)["partialSuccess"]
         count = int(partial.get("rejectedLogRecords") or 0)
     except (ValueError, TypeError, KeyError, AttributeError):
         return None

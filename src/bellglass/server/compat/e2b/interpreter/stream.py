@@ -15,6 +15,7 @@ from starlette.types import Scope, Send
 
 from bellglass.errors import BellglassError, KernelDied
 from bellglass.server.http.streams import LinkResponse
+from bellglass.wire import untrusted
 
 FIELDS = {
     "text/plain": "text",
@@ -204,6 +205,6 @@ def _value(pieces: list[str], *, is_json: bool) -> Any:
     if not is_json:
         return whole
     try:
-        return json.loads(whole)
-    except (ValueError, RecursionError):
+        return untrusted.parse(whole)
+    except ValueError:
         return whole  # the sandbox's word for it
