@@ -10,7 +10,7 @@ VENV := $(shell source scripts/lib.sh; printf '%s' "$$VENV")
 .PHONY: help as-root setup setup-test setup-run agent template template-interpreter demo test test-long test-compat bench check clean venv-path
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 22
 
 setup: ## system packages that are missing, and the venv
 	@scripts/setup.sh dev

@@ -75,8 +75,8 @@ def _route(path: str, method: str, operation: Mapping[str, Any]) -> list[str]:
         lines += ["| parameter | in | kind | |", "|---|---|---|---|"]
         for parameter in parameters:
             schema = parameter["schema"]
-            default = f"; default `{schema['default']}`" if schema.get("default") is not None else ""
-            text = f"{parameter.get('description', '')}{default}"
+            default = f"default `{schema['default']}`" if schema.get("default") is not None else ""
+            text = "; ".join(filter(None, (parameter.get("description"), default)))
             lines.append(f"| `{parameter['name']}` | {parameter['in']} | {_kind(schema)} | {text} |")
         lines.append("")
     if body := operation.get("requestBody"):

@@ -215,7 +215,8 @@ def test_a_data_folder_that_sandboxes_cannot_reach_is_refused(tmp_path_factory, 
     outer = Path("/var/tmp") / f"bellglass-test-outer-{os.getpid()}-{folder_mode:o}"
     outer.mkdir(mode=folder_mode)
     try:
-        stack = Stack(outer / "data", "runc", environment={"BELLGLASS_PROFILE": str(outer / "profile.json")})
+        own = {"BELLGLASS_PROFILE": str(outer / "profile.json"), "BELLGLASS_PREVIEWS_PORT": "0"}
+        stack = Stack(outer / "data", "runc", environment=own)
         done = stack.command("up", "--detach", "--json", "--data-dir", str(stack.data_dir), "--port", "0")
         if folder_mode == 0o755:
             assert done.returncode == 0, done.stderr

@@ -56,7 +56,7 @@ NOUNS: dict[str, Noun] = {
     "limits": Noun("bellglass.cli.limits:app", "Limits of projects: show, set."),
     "pools": Noun("bellglass.cli.pools:app", "Warm pools: set, ls, rm."),
     "quarantine": Noun("bellglass.cli.quarantine:app", "Sandboxes that the database does not know: ls, adopt, rm."),
-    "templates": Noun("bellglass.cli.templates:app", "Templates: ls."),
+    "templates": Noun("bellglass.cli.templates:app", "Templates: ls, build."),
 }
 ENDS_IN_COMMAND = ("run", "exec")
 

@@ -37,5 +37,5 @@ def ca(
         )
         return
     print(f"trust this CA where you browse: {made.ca}")
-    print(f"and let {data.settings_file} say, then restart the server:")
+    print(f"and let {data.settings_file} say, then run `bellglass down` and `bellglass up`:")
     print(f'\n[previews]\ndomain = "{chosen}"\ntls_cert = "{made.cert}"\ntls_key = "{made.key}"')

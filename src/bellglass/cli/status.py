@@ -64,8 +64,7 @@ def _show(found: dict[str, Any]) -> None:
         console.print(f"{found['pool_members']} machines wait in warm pools: bellglass pools ls")
     if found["quarantined"]:
         console.print(
-            f"{found['quarantined']} sandboxes are in quarantine, since the database does not know them: "
-            "bellglass quarantine ls"
+            f"in quarantine, since the database does not know them: {found['quarantined']} (bellglass quarantine ls)"
         )
     if (disk := found["disk"])["low"]:
         console.print(
@@ -76,4 +75,6 @@ def _show(found: dict[str, Any]) -> None:
 
 
 def _amount(name: str, value: float, format_size: Callable[[int], str]) -> str:
-    return format_size(int(value)) if name in ("memory", "disk") else f"{value:g}"
+    if name in ("memory", "disk"):
+        return format_size(int(value))
+    return f"{value:g}" if name == "cpu" else f"{value:.0f}"

@@ -97,6 +97,11 @@ def test_hints() -> None:
         settled(template="nothing-like-it")
     assert refusal.value.message == "template: 'nothing-like-it' is unknown"
     assert "base, python-3" in str(refusal.value.hint), "the list stands in one of the two"
+    with pytest.raises(InvalidRequest) as refusal:
+        settled(template="interpreter")
+    assert refusal.value.message == "template: 'interpreter' is not built on this node"
+    assert "`bellglass templates build interpreter`" in str(refusal.value.hint)
+    assert "base, python-3" in str(refusal.value.hint)
 
 
 def test_isolation() -> None:

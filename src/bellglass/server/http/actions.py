@@ -146,7 +146,7 @@ class Routes(APIRouter):
                 tags=[self._tag],
                 status_code=status,
                 response_model=None,
-                summary=(function.__doc__ or action).strip().splitlines()[0],
+                summary=" ".join((function.__doc__ or action).split("\n\n")[0].split()),
                 description=(function.__doc__ or "").strip() or None,
             )
             route = self.routes[-1]

@@ -45,6 +45,8 @@ MAX_PATH_BYTES = 4096
 MAX_INPUTS = 1024
 BYTES_PER_INODE = 16384
 MIN_INODES = 4096
+SHIPPED = ("base", "interpreter")
+"""Templates that have recipes of ours."""
 RESERVED = "bellglass"
 RESERVED_ENV = "BELLGLASS_"
 _USER = re.compile(r"^([a-z_][a-z0-9_.-]{0,31}|[0-9]{1,10})$")
@@ -99,6 +101,9 @@ def find_template(name: str, info: NodeInfo) -> TemplateInfo:
             return template
     names = sorted({template.name for template in info.templates})
     there = f"there are: {', '.join(names)}" if names else "none is built yet: `make template` builds base"
+    if name in SHIPPED:
+        build = f"`bellglass templates build {name}` as root"
+        raise refuse("template", name, "is not built on this node", f"{build}; {there}")
     hint = did_you_mean(name, names)
     raise refuse("template", name, f"is unknown; {there}" if hint else "is unknown", hint or there)
 
