@@ -97,8 +97,9 @@ def test_no_verdict_is_worse_through_a_published_port(
     with echo_on_the_host() as port, ThreadPoolExecutor(2) as both:
         asked = both.submit(judged, f"ws://127.0.0.1:{port}", "direct"), both.submit(judged, through, "published")
         direct, published = (one.result() for one in asked)
-    for name, found in (("direct", direct), ("published", published)):
-        print(name, dict(collections.Counter(found.values())))
+    both_ways = {"direct": direct, "published": published}
+    print({name: dict(collections.Counter(found.values())) for name, found in both_ways.items()})
+    for name, found in both_ways.items():
         assert {case: one for case, one in found.items() if not set(one) <= set(GOOD)} == {}, name
     assert published and published.keys() == direct.keys()
     worse = {
