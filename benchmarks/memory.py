@@ -8,8 +8,6 @@ looked at in a thread of its own as well.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -101,10 +99,3 @@ class Growth:
             # The kernel has no event for another process's memory.
             if self._done.wait(LOOK_AGAIN_S):
                 return
-
-
-def touch(size_bytes: int) -> None:
-    """Use as much free memory once and give it back, by a process of its own. Where a virtual machine's free pages are
-    reported to its host, the first use of each costs about 10 µs more than any other."""
-    code = "import mmap, sys\nroom = mmap.mmap(-1, int(sys.argv[1]))\nfor at in range(0, len(room), 4096): room[at] = 1"
-    subprocess.run([sys.executable, "-c", code, str(size_bytes)], check=True)

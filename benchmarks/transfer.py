@@ -1,6 +1,6 @@
 """The client of one big transfer, as a process whose memory is nothing else's: `python -m benchmarks.transfer
-up|down SANDBOX_ID FILE`. Prints JSON: `bytes seconds fsynced_seconds grown_bytes sha256` (null for down: the parent
-reads the file).
+up|down|stream SANDBOX_ID FILE`. Prints JSON: `bytes seconds fsynced_seconds grown_bytes sha256` (null for down: the
+parent reads the file; and for stream, which counts what comes and keeps nothing of it).
 """
 
 from __future__ import annotations
@@ -27,18 +27,20 @@ def main() -> None:
     forget_peak()
     before = resident_bytes(os.getpid())
     begun = time.perf_counter()
-    digest = None
+    digest, count = None, 0
     if direction == "up":
         digest = box.files.upload(local, REMOTE).sha256
-    else:
+    elif direction == "down":
         box.files.download(REMOTE, local)
+    else:
+        count = sum(map(len, box.files.read_stream(REMOTE)))
     seconds = fsynced_seconds = time.perf_counter() - begun
     if direction == "down":
         with local.open("rb") as file:
             os.fsync(file.fileno())
         fsynced_seconds = time.perf_counter() - begun
     answer = {
-        "bytes": local.stat().st_size,
+        "bytes": count or local.stat().st_size,
         "seconds": seconds,
         "fsynced_seconds": fsynced_seconds,
         "grown_bytes": peak_bytes(os.getpid()) - before,

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.bench import Bench
 from benchmarks.measure import Bound, Row, stopwatch
-from benchmarks.memory import MIB, Growth, agent_pids, touch
+from benchmarks.memory import MIB, Growth, agent_pids
 
 OURS = "bellglass, sync SDK"
 BUFFERED, DIRECT = "this disk alone, buffered, then fsync", "this disk alone, O_DIRECT and fsync"
@@ -62,14 +62,15 @@ class Source:
 class RoundTrips:
     """Files up and down, each in a sandbox of its own; what they reached, and by how much processes grew."""
 
-    def __init__(self, bench: Bench, *, touched: bool = False) -> None:
-        """With `touched`, no download pays for the first use of memory (see `memory.touch`)."""
+    def __init__(self, bench: Bench, *, streamed: bool = False) -> None:
+        """With `streamed`, each file is read once more as a stream that nobody keeps."""
         self.up: list[float] = []
         self.down: list[float] = []
+        self.streamed: list[float] = []
         self.fsynced: list[float] = []
         self.grown: dict[str, list[float]] = {name: [] for name in ("client", *DAEMONS, "agent")}
         self._bench = bench
-        self._touched = touched
+        self._is_streamed = streamed
         self._pids = {name: pid for name, pid in bench.stack.pids().items() if name in DAEMONS}
 
     @contextmanager
@@ -84,11 +85,11 @@ class RoundTrips:
         copy = self._bench.scratch / "copy"
         with self._bench.sandbox() as box:
             up = _move(self._bench, box.id, "up", source.path, source.digest, self._pids)
-            if self._touched:
-                # What the file takes in the sandbox's cache and the client's, and more.
-                touch(3 * source.path.stat().st_size)
             down = _move(self._bench, box.id, "down", copy, source.digest, self._pids)
             copy.unlink()
+            if self._is_streamed:
+                streamed = _move(self._bench, box.id, "stream", source.path, source.digest, self._pids)
+                self.streamed.append(streamed.megabytes_per_s)
         self._bench.wait_reclaimed(box.id)
         self.up.append(up.megabytes_per_s)
         self.down.append(down.megabytes_per_s)
@@ -98,11 +99,14 @@ class RoundTrips:
                 self.grown[name].append(growth / MIB)
 
     def speed_rows(self, case: str, size_mib: int) -> list[Row]:
-        return [
+        rows = [
             Row(case, f"{size_mib} MiB up, durable, sha256 equal", OURS, "MB/s", self.up, SPEED),
             Row(case, f"{size_mib} MiB down, sha256 equal", OURS, "MB/s", self.down, SPEED),
             Row(case, f"{size_mib} MiB down, local copy fsynced too", OURS, "MB/s", self.fsynced),
         ]
+        if self._is_streamed:
+            rows.append(Row(case, f"{size_mib} MiB down as a stream, counted", OURS, "MB/s", self.streamed))
+        return rows
 
     def memory_rows(self, case: str) -> list[Row]:
         return [
@@ -119,8 +123,10 @@ def _move(bench: Bench, sandbox_id: str, direction: str, local: Path, digest: st
             cwd=Path(__file__).resolve().parents[2],
         )  # fmt: skip
     answer: dict[str, Any] = json.loads(done.stdout)
-    reached = answer["sha256"] or _digest(local)
-    if reached != digest:
+    if direction == "stream":
+        if answer["bytes"] != local.stat().st_size:
+            raise AssertionError(f"{answer['bytes']} of {local.stat().st_size} bytes came")
+    elif (reached := answer["sha256"] or _digest(local)) != digest:
         raise AssertionError(f"{direction}: sha256 {reached} came out of {digest}")
     growth_bytes = growth.bytes | {"client": answer["grown_bytes"]}
     megabytes = answer["bytes"] / 1e6
