@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 
 from bellglass.testing.stack import Stack
 from tests.compat.envd_wire import UNARY, Wire
+from tests.compat.suites import client_variables, e2b_variables_of
 
 ROOT = Path(__file__).parents[2]
 # The clients' own interpreters run these; here their packages are missing.
@@ -20,12 +20,7 @@ collect_ignore = ["python", "typescript"]
 
 @pytest.fixture(scope="session")
 def e2b_variables(stack: Stack) -> dict[str, str]:
-    """What `bellglass compat e2b` tells, with a key in the form that E2B's older clients insist on."""
-    done = stack.command(
-        *("compat", "e2b", "--project", "e2b", "--json"), environment={"BELLGLASS_ADMIN_KEY": stack.admin_key}
-    )
-    assert done.returncode == 0, done.stderr
-    return dict(json.loads(done.stdout))
+    return e2b_variables_of(stack)
 
 
 @pytest.fixture(scope="session")
@@ -35,9 +30,7 @@ def e2b_key(e2b_variables: dict[str, str]) -> str:
 
 @pytest.fixture(scope="session")
 def e2b_environment(e2b_variables: dict[str, str]) -> dict[str, str]:
-    """What points E2B's clients at the installation. Proxies of the caller would be asked even for 127.0.0.1."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("E2B_", "BELLGLASS_"))}
-    return kept | e2b_variables | {"NO_PROXY": "127.0.0.1,localhost", "PYTHONDONTWRITEBYTECODE": "1"}
+    return client_variables(e2b_variables)
 
 
 @pytest.fixture(scope="session")

@@ -1,12 +1,31 @@
-"""Running a suite by the interpreter of a client's environment."""
+"""Running a suite by the interpreter of a client's environment, pointed at an installation."""
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 from pathlib import Path
 
+from bellglass.testing.stack import Stack
+
 HERE = Path(__file__).parent
 SUITE_S = 300
+
+
+def e2b_variables_of(stack: Stack) -> dict[str, str]:
+    """What `bellglass compat e2b` tells, with a key in the form that E2B's older clients insist on."""
+    done = stack.command(
+        *("compat", "e2b", "--project", "e2b", "--json"), environment={"BELLGLASS_ADMIN_KEY": stack.admin_key}
+    )
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(done.stdout))
+
+
+def client_variables(e2b_variables: dict[str, str]) -> dict[str, str]:
+    """What points E2B's clients at the installation. Proxies of the caller would be asked even for 127.0.0.1."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("E2B_", "BELLGLASS_"))}
+    return kept | e2b_variables | {"NO_PROXY": "127.0.0.1,localhost", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def run_python(suite: str, client: Path, environment: dict[str, str], *, of: str = "python") -> None:
