@@ -302,19 +302,21 @@ def operations(point: str) -> list[Any]:
     return OPERATIONS.get(point) or OPERATIONS[point.rpartition(".")[0]]
 
 
+def more_operations(point: str) -> list[Any]:
+    return MORE.get(point) or MORE.get(point.rpartition(".")[0], [])
+
+
 def victims(point: str) -> tuple[str, ...]:
     """The helper's operations are children of it: their deaths alone, and the daemon's with them."""
     return ("self", "parent") if point.startswith("helper.") else ("self",)
 
 
 CASES = [(point, what, victim) for point in POINTS for what in operations(point) for victim in victims(point)]
-MORE_CASES = [
-    (point, what, "self") for point in POINTS for what in MORE.get(point) or MORE.get(point.rpartition(".")[0], [])
-]
+MORE_CASES = [(point, what, "self") for point in POINTS for what in more_operations(point)]
 EVERYBODY = [
     (point, what, "all")
     for point in POINTS
-    for what in operations(point)
+    for what in (*operations(point), *more_operations(point))
     if not point.startswith(("helper.", "node.recover", "node.undo"))
 ]
 IN_CI = (
