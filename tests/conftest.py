@@ -19,8 +19,16 @@ import httpx2
 import pytest
 
 from bellglass.errors import NotFound
-from bellglass.testing.leaks import assert_no_leak, host_leaks, host_namespaces, settled_snapshot, snapshot
+from bellglass.testing.leaks import (
+    assert_no_leak,
+    host_leaks,
+    host_namespaces,
+    settled_snapshot,
+    snapshot,
+    snapshot_of_nothing,
+)
 from bellglass.testing.stack import Stack
+from tests.functional.own import own_installation
 
 SANDBOX_OPTIONS: dict[str, Any] = {"cpus": 1, "memory": "512MiB", "disk": "1GiB", "lifetime": "15m"}
 """Small, so that many fit on a small machine."""
@@ -81,19 +89,23 @@ def stack() -> Iterator[Stack]:
     assert_no_leak(snapshot_of_nothing(scope), deadline_s=10)
 
 
+@pytest.fixture(scope="module")
+def own_stack(request: pytest.FixtureRequest) -> Iterator[Stack]:
+    """An installation for all tests of the file, which they may stop, kill, fill, or set otherwise than the suite's.
+    What `Stack.start` is to get stands in the file's mark:
+
+    pytestmark = pytest.mark.own_stack(settings={"node.log_limit": 2**23})
+    """
+    mark = request.node.get_closest_marker("own_stack")
+    with own_installation(**(mark.kwargs if mark is not None else {})) as running:
+        yield running
+
+
 @pytest.fixture(scope="session")
 def fake_stack() -> Iterator[Stack]:
     """An installation whose driver isolates nothing and needs no root."""
     with Stack.start(driver="fake") as running:
         yield running
-
-
-def snapshot_of_nothing(scope: Any) -> Any:
-    """What is to be left of an installation: nothing but what isn't its own, links and the kernel's namespaces."""
-    now = snapshot(scope)
-    owned = ("process", "mount", "loop device", "cgroup", "nft table", "uid range", "socket", "file", "descriptor")
-    items = {kind: (type(found)() if kind in owned else found) for kind, found in now.items.items()}
-    return type(now)(scope, items)
 
 
 def _warm_up(running: Stack) -> None:

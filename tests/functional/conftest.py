@@ -1,4 +1,4 @@
-"""Installations of a test file's own, which it may stop, kill, fill, or set otherwise than the suite's."""
+"""What several files of these tests share."""
 
 from __future__ import annotations
 
@@ -11,17 +11,6 @@ from bellglass.testing.stack import Stack
 from bellglass.testing.world import World
 from tests.conftest import SANDBOX_OPTIONS, end
 from tests.functional.own import own_installation
-
-
-@pytest.fixture(scope="module")
-def own_stack(request: pytest.FixtureRequest) -> Iterator[Stack]:
-    """One for all tests of the file. What `Stack.start` is to get stands in the file's mark:
-
-    pytestmark = pytest.mark.own_stack(settings={"node.log_limit": 2**23})
-    """
-    mark = request.node.get_closest_marker("own_stack")
-    with own_installation(**(mark.kwargs if mark is not None else {})) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")
@@ -41,14 +30,8 @@ def world() -> Iterator[World]:
 @pytest.fixture(scope="module")
 def world_stack(world: World) -> Iterator[Stack]:
     """An installation on its host. Tests enter it by `with world.inside()`: the suite's others stay outside."""
-    made = own_installation(settings=world.settings())
-    with world.inside():
-        running = made.__enter__()
-    try:
+    with own_installation(world=world) as running:
         yield running
-    finally:
-        with world.inside():
-            made.__exit__(None, None, None)
 
 
 @pytest.fixture(scope="module")

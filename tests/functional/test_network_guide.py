@@ -6,16 +6,14 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from bellglass.testing.internet import EVIL, GOOD, Internet
-from bellglass.testing.leaks import assert_no_leak
 from bellglass.testing.stack import Stack
-from tests.conftest import snapshot_of_nothing
 from tests.functional.guides import WITHIN_S, blocks, environment
+from tests.functional.own import own_installation
 
 pytestmark = pytest.mark.root
 GUIDE = "network.md"
@@ -40,13 +38,8 @@ def internet() -> Iterator[Internet]:
 
 @pytest.fixture(scope="module")
 def guide_stack(internet: Internet) -> Iterator[Stack]:
-    with ExitStack() as undo:
-        undo.enter_context(internet.inside())
-        running = Stack.start(settings=internet.settings())
-        undo.callback(running.close)
-        scope = running.scope
+    with internet.inside(), own_installation(world=internet) as running:
         yield running
-    assert_no_leak(snapshot_of_nothing(scope), deadline_s=10)
 
 
 def with_authority(stack: Stack, internet: Internet) -> dict[str, str]:

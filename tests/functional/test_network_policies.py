@@ -20,6 +20,7 @@ from bellglass import Network, Rule
 from bellglass.errors import InvalidRequest
 from bellglass.testing.stack import Stack
 from bellglass.testing.world import ADDRESSES, World, echo
+from tests.functional.own import own_installation
 
 pytestmark = [pytest.mark.root]
 SMALL: dict[str, Any] = {"cpus": 1, "memory": "256MiB", "disk": "512MiB", "lifetime": "15m"}
@@ -99,13 +100,8 @@ def world() -> Iterator[World]:
 @pytest.fixture(scope="module")
 def installation(world: World) -> Iterator[Stack]:
     more = {"egress.exceptions": [f"{HOUSE}/32"], "egress.presets_pip": ["http://index.test/simple"]}
-    with world.inside():
-        running = Stack.start(settings=world.settings(**more))
-    try:
+    with own_installation(settings=more, world=world) as running:
         yield running
-    finally:
-        with world.inside():
-            running.close()
 
 
 @pytest.fixture(autouse=True)

@@ -12,13 +12,9 @@ import struct
 import subprocess
 import termios
 import time
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
-
 from bellglass.testing.stack import Stack, bellglass_command
-from tests.functional.own import own_installation
 
 
 class Sitting:
@@ -147,23 +143,17 @@ def test_one_of_its_own(stack: Any) -> None:
     assert wrong.returncode == 1 and b"which sandbox" in wrong.stderr
 
 
-@pytest.fixture(scope="module")
-def own() -> Iterator[Stack]:
-    with own_installation() as running:
-        yield running
-
-
-def test_server_and_node_die_beneath_it(own: Stack) -> None:
+def test_server_and_node_die_beneath_it(own_stack: Stack) -> None:
     """Killed while the user types and the program talks: nothing is lost or doubled, and the shell goes on."""
-    box = own.sandbox()
-    sitting = Sitting(own, box.id)
+    box = own_stack.sandbox()
+    sitting = Sitting(own_stack, box.id)
     try:
         sitting.until(b"$ ")
         sitting.ask("PS1=; stty -echo; echo qui''et", b"quiet\r\n")
         sitting.type("for i in $(seq 1 400); do echo line-$i-; sleep 0.01; done; echo EN''D\r")
         sitting.until(b"line-20-")
         for daemon in ("server", "node"):
-            own.kill(daemon)
+            own_stack.kill(daemon)
             for word in range(20):
                 sitting.type(f"echo {daemon}-{word}-\r")
         rest = sitting.until(b"node-19-\r\n", 120).decode()

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from bellglass.supervise.processes import ProcessId
 from bellglass.testing import kernel
-from bellglass.testing.leaks import assert_no_leak, snapshot
+from bellglass.testing.leaks import assert_no_leak, snapshot, snapshot_of_nothing
 from bellglass.testing.machine_restart import lose_power, unmount_gateways
 from bellglass.testing.stack import Stack
-from tests.conftest import SANDBOX_OPTIONS, snapshot_of_nothing
+from tests.conftest import SANDBOX_OPTIONS
 from tests.functional.own import own_installation
 
 OWN = ("cgroup", "uid range", "loop device", "mount", "socket")

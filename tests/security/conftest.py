@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from bellglass.testing.internet import Internet
-from bellglass.testing.leaks import assert_no_leak
 from bellglass.testing.stack import Stack
-from tests.conftest import snapshot_of_nothing
+from tests.functional.own import own_installation
 from tests.security.inside import Inside
 
 SMALL: dict[str, Any] = {"cpus": 1, "memory": "256MiB", "disk": "512MiB", "lifetime": "30m"}
@@ -23,15 +22,8 @@ EXCEPTION = "192.168.7.7"
 def internet_stack() -> Iterator[tuple[Internet, Stack]]:
     """Nothing of it may be left afterwards."""
     with Internet() as internet:
-        with internet.inside():
-            stack = Stack.start(settings=internet.settings(**{"egress.exceptions": [f"{EXCEPTION}/32"]}))
-        scope = stack.scope
-        try:
+        with own_installation(settings={"egress.exceptions": [f"{EXCEPTION}/32"]}, world=internet) as stack:
             yield internet, stack
-        finally:
-            with internet.inside():
-                stack.close()
-    assert_no_leak(snapshot_of_nothing(scope), deadline_s=10)
 
 
 @pytest.fixture(scope="module")

@@ -21,10 +21,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from bellglass.testing import kernel
-from bellglass.testing.leaks import assert_no_leak
+from bellglass.testing.leaks import assert_no_leak, snapshot_of_nothing
 from bellglass.testing.namespaces import Namespace
 from bellglass.testing.stack import Stack
-from tests.conftest import SANDBOX_OPTIONS, snapshot_of_nothing
+from tests.conftest import SANDBOX_OPTIONS
 
 PROBES = Path(__file__).with_name("network_probes.py").read_text()
 PORT = 7777

@@ -3,40 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-
-def _fake_api() -> Any:
-    spec = spec_from_file_location("bellglass_fake_api", Path(__file__).parent / "sdk" / "fake_api.py")
-    assert spec is not None and spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+from tests.unit.fake_api.fake_api import KEY, FakeApi
+from tests.unit.fake_api.fake_server import Server
 
 
 @pytest.fixture(scope="module")
-def fake_module() -> Iterator[tuple[Any, Any]]:
-    module = _fake_api()
-    running = module.Server()
-    yield module, running
+def running_server() -> Iterator[Server]:
+    running = Server()
+    yield running
     running.close()
 
 
 @pytest.fixture
-def server(fake_module: tuple[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def server(running_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Server:
     """The running server; its `app` is a fake API of the test's own."""
-    module, running = fake_module
     root = tmp_path / "boxes"
     root.mkdir()
-    running.play(module.FakeApi(root))
-    monkeypatch.setenv("BELLGLASS_API_URL", running.url)
-    monkeypatch.setenv("BELLGLASS_API_KEY", module.KEY)
+    running_server.play(FakeApi(root))
+    monkeypatch.setenv("BELLGLASS_API_URL", running_server.url)
+    monkeypatch.setenv("BELLGLASS_API_KEY", KEY)
     monkeypatch.setenv("BELLGLASS_PROFILE", str(tmp_path / "no-profile.json"))
-    return running
+    return running_server
 
 
 @pytest.fixture

@@ -126,6 +126,13 @@ def _foreign_sandboxes(scope: Scope, cgroups: list[str]) -> Iterator[str]:
             yield "/".join(rest.split("/")[:2])
 
 
+def snapshot_of_nothing(scope: Scope) -> Resources:
+    """What is to be left of an installation: nothing but what isn't its own, links and the kernel's namespaces."""
+    now = snapshot(scope)
+    owned = ("process", "mount", "loop device", "cgroup", "nft table", "uid range", "socket", "file", "descriptor")
+    return Resources(scope, {kind: (type(found)() if kind in owned else found) for kind, found in now.items.items()})
+
+
 def settled_snapshot(scope: Scope) -> Resources:
     """A snapshot without what the kernel has still to give back late: a count that holds it would hide a leak."""
     found = snapshot(scope)
