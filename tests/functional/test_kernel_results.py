@@ -127,6 +127,15 @@ def test_composed_and_unknown(python: KernelHost) -> None:
     assert chart(python, code) == {"type": "unknown", "title": "C", "elements": []}
 
 
+def test_axes_that_a_failed_call_leaves_empty(python: KernelHost) -> None:
+    code = "import datetime\nplt.plot([datetime.date(2024, 1, 1)], [1, 2])"
+    run = python.run(code)
+    assert run.error == "ValueError"
+    (found,) = [result["data"]["chart"] for result in run.results]
+    assert (found["type"], found["elements"]) == ("line", [])
+    assert (found["x_scale"], found["y_scale"]) == ("datetime", "linear")
+
+
 @pytest.mark.parametrize(
     ("code", "times"),
     [

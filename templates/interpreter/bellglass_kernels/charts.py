@@ -45,9 +45,14 @@ def of_axes(axes: Axes) -> Chart:
         return {"type": "bar", **base, **_labels(axes, turned=turned), "elements": _bars(axes, bars)}
     if points and not lines:
         return {"type": "scatter", **base, **_labels(axes), **_scales(axes), "elements": _points(points)}
-    if lines and not points:
+    if (lines and not points) or not _is_drawn_on(axes):
         return {"type": "line", **base, **_labels(axes), **_scales(axes), "elements": _lines(lines)}
     return {"type": "unknown", **base, "elements": []}
+
+
+def _is_drawn_on(axes: Axes) -> bool:
+    """Axes alone are taken for lines that are still to come: a call that failed has left its scales in them."""
+    return any((axes.lines, axes.patches, axes.collections, axes.images, axes.tables, axes.artists))
 
 
 def _is_data(axes: Axes, line: Line2D) -> bool:
