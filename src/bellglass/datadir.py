@@ -5,6 +5,7 @@
       installation.json     {"id", "created_at", "version"}
       lock                  held (flock) by the supervisor
       admin.key             the admin key, 0600, for `bellglass keys`
+      client.json           a key of project `default`, 0600, that `up` copies into profiles
       server/               0700, server's uid: bellglass.db, admin_key.sha256, link.secret, ballast
       node/                 0700, node's uid: journal.db, executions/<sandbox>/, inputs/<sandbox>/, link.secret, ballast
       sandboxes/<id>/       made by the helper, root's: disk.img, agent/ (the socket's folder), bundle/, files/
@@ -38,6 +39,7 @@ class DataDir:
     installation_file = property(lambda self: self.root / "installation.json")
     lock_file = property(lambda self: self.root / "lock")
     admin_key_file = property(lambda self: self.root / "admin.key")
+    client_file = property(lambda self: self.root / "client.json")
     server_dir = property(lambda self: self.root / "server")
     database_file = property(lambda self: self.server_dir / "bellglass.db")
     admin_hash_file = property(lambda self: self.server_dir / "admin_key.sha256")

@@ -137,6 +137,7 @@ def test_pid_max_is_raised(channel: Any) -> None:
     assert ask(ours, {"id": 1, "op": "probe", "runtime": "runc"})["result"]["pid_max"] >= WANTED_PID_MAX
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("wanted", [True, False])
 def test_cgroups_favor_changes_unless_told_not_to(tmp_path: Path, wanted: bool) -> None:
     """The test takes the option off for a moment: beside it, executions of other installations start a little later."""

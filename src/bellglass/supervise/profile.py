@@ -43,7 +43,7 @@ def profile_file(data: DataDir) -> tuple[Path, Identity]:
 
 def ensure(data: DataDir, api_url: str) -> Profile:
     """The installation's own copy of the profile, with a key that works; made or renewed as needed."""
-    own = data.root / "client.json"
+    own = data.client_file
     key = None
     if own.exists():
         key = json.loads(own.read_text()).get("api_key")

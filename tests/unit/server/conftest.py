@@ -12,6 +12,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from preview_rig import Program, program
 from server_harness import Harness
 
 from bellglass.server import logs
@@ -38,6 +39,13 @@ def own_harness(tmp_path: Path) -> Iterator[Harness]:
 def api(harness: Harness) -> httpx2.Client:
     """A client of project p1."""
     return harness.project("p1")
+
+
+@pytest.fixture(scope="module")
+def shown() -> Iterator[Program]:
+    """A program that visitors of published ports see, for a module; it answers with the head that came."""
+    with program() as made:
+        yield made
 
 
 @pytest.fixture(autouse=True)

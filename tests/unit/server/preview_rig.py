@@ -65,6 +65,12 @@ def echo(connection: socket.socket, head: bytes) -> None:
     connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(head), head))
 
 
+def silent(connection: socket.socket, head: bytes) -> None:
+    """Takes everything and says nothing."""
+    while connection.recv(65536):
+        continue
+
+
 def answer(text: bytes) -> Serve:
     return lambda connection, head: connection.sendall(text)
 

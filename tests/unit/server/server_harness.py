@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -196,6 +197,12 @@ def error_of(answer: httpx2.Response, status: int, code: str | None = None) -> d
     if code is not None:
         assert error["code"] == code, error
     return dict(error)
+
+
+def dial(harness: Harness) -> socket.socket:
+    """A connection to the API, as it is."""
+    host, port = harness.url.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), timeout=10)
 
 
 def make(api: httpx2.Client, **body: Any) -> dict[str, Any]:

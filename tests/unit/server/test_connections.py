@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from server_harness import ADMIN, Harness
+from server_harness import ADMIN, Harness, dial
 
 LIMIT = 20
 
@@ -38,11 +38,6 @@ def connections() -> Iterator[list[socket.socket]]:
     yield made
     for one in made:
         one.close()
-
-
-def dial(harness: Harness) -> socket.socket:
-    host, port = harness.url.removeprefix("http://").split(":")
-    return socket.create_connection((host, int(port)), timeout=10)
 
 
 def ask(connection: socket.socket, path: str = "/v1/keys") -> tuple[int, dict[str, Any]]:

@@ -6,14 +6,9 @@ import socket
 from collections.abc import Iterator
 
 import pytest
-from server_harness import ADMIN, Harness
+from server_harness import ADMIN, Harness, dial
 
 from bellglass.server import serving
-
-
-def dial(harness: Harness) -> socket.socket:
-    host, port = harness.url.removeprefix("http://").split(":")
-    return socket.create_connection((host, int(port)), timeout=10)
 
 
 def push(connection: socket.socket, pieces: Iterator[bytes]) -> int:

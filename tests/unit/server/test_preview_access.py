@@ -8,20 +8,13 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import httpx2
 import pytest
-from preview_rig import Program, Site, program, public
+from preview_rig import Program, Site, program, public, silent
 from server_harness import ADMIN, Harness, error_of, make
-
-
-@pytest.fixture(scope="module")
-def shown() -> Iterator[Program]:
-    with program() as made:
-        yield made
 
 
 @pytest.fixture
@@ -275,10 +268,6 @@ def test_an_own_address_under_a_listener_on_all_addresses(tmp_path: Path) -> Non
 
 
 def test_when_all_connections_are_taken_idle_ones_give_way_and_busy_ones_do_not(tmp_path: Path) -> None:
-    def silent(connection: socket.socket, head: bytes) -> None:
-        while connection.recv(65536):
-            continue
-
     harness = Harness(tmp_path / "data", {"previews.max_connections": 8}).start()
     try:
         with program(silent) as stuck, program() as shown, ExitStack() as owned:

@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from preview_rig import Answer, Program, Visitor, program, public
+from preview_rig import Answer, Program, Visitor, public
 from server_harness import Harness, error_of, make
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -20,12 +20,6 @@ from bellglass.server.compat.e2b import app, routing
 from bellglass.server.compat.e2b.routing import Destination, Serve
 
 TRAFFIC = "E2b-Traffic-Access-Token"
-
-
-@pytest.fixture(scope="module")
-def shown() -> Iterator[Program]:
-    with program() as made:
-        yield made
 
 
 def get(harness: Harness, label: str, *headers: str, target: str = "/") -> Answer:

@@ -37,12 +37,6 @@ def many_descriptors() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def shown() -> Iterator[Program]:
-    with program() as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
 def made(many_descriptors: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Harness, ssl.SSLContext]]:
     root = tmp_path_factory.mktemp("handshakes")
     certificate = preview_ca.make(make_data_dir(root), DOMAIN)

@@ -18,7 +18,7 @@ import h2.events
 import httpx2
 import pytest
 from preview_http2_rig import Raw, speak
-from preview_rig import WAIT_S, Site, Visitor, program, public
+from preview_rig import WAIT_S, Site, Visitor, program, public, silent
 from server_harness import Harness, make_data_dir
 
 from bellglass.supervise import preview_ca
@@ -166,10 +166,6 @@ def test_a_program_that_speaks_no_http2(harness: Harness, api: httpx2.Client, ra
 
 
 def test_streams_that_are_opened_to_be_given_up(harness: Harness, api: httpx2.Client, raw: Raw) -> None:
-    def silent(connection: socket.socket, head: bytes) -> None:
-        while connection.recv(65536):
-            continue
-
     with program(silent) as shown:
         site = public(harness, api, shown.port)
         for _ in range(2000):

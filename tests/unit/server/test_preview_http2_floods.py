@@ -15,7 +15,7 @@ import httpx2
 import pytest
 from hyperframe.frame import DataFrame, SettingsFrame
 from preview_http2_rig import Raw, speak
-from preview_rig import WAIT_S, Site, Visitor, program, public
+from preview_rig import WAIT_S, Site, Visitor, program, public, silent
 from server_harness import Harness
 
 from bellglass.server.previews import http2, http2_visit
@@ -123,10 +123,6 @@ def raw(harness: Harness) -> Iterator[Raw]:
 
 
 def test_streams_given_up_one_by_one_are_counted(harness: Harness, api: httpx2.Client, raw: Raw) -> None:
-    def silent(connection: socket.socket, head: bytes) -> None:
-        while connection.recv(65536):
-            pass
-
     with program(silent) as made:
         site = public(harness, api, made.port)
         ended: list[h2.events.Event] = []

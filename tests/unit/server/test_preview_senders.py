@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 import httpx2
 import pytest
-from preview_rig import Program, Site, program
+from preview_rig import Program, Site
 from server_harness import Harness
 
 from bellglass.server.previews.head import Request
@@ -93,12 +92,6 @@ def test_pages_of_siblings(headers: dict[str, str]) -> None:
 def test_a_followed_link_only_reads() -> None:
     followed = {"sec-fetch-site": "same-site"} | LINK
     assert counts(followed, b"HEAD") and not counts(followed, b"POST")
-
-
-@pytest.fixture(scope="module")
-def shown() -> Iterator[Program]:
-    with program() as made:
-        yield made
 
 
 def test_the_program_hears_nothing_of_a_sibling(harness: Harness, api: httpx2.Client, shown: Program) -> None:

@@ -10,7 +10,7 @@ import httpx2
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from preview_rig import CHUNKED, Program, Site, answer, program, public
+from preview_rig import CHUNKED, Program, Site, answer, program, public, silent
 from server_harness import Harness
 
 from bellglass.server.previews import head
@@ -73,11 +73,7 @@ NO_CHUNKS = [
 
 @pytest.mark.parametrize("body", NO_CHUNKS)
 def test_chunks_that_are_none(harness: Harness, api: httpx2.Client, body: bytes) -> None:
-    def serve(connection: socket.socket, head: bytes) -> None:
-        while connection.recv(65536):
-            continue
-
-    with program(serve) as shown:
+    with program(silent) as shown:
         site = public(harness, api, shown.port)
         with site.visitor() as visitor:
             visitor.send(visitor.request("/", "Transfer-Encoding: chunked", method="POST") + body)

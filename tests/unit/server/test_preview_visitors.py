@@ -9,13 +9,8 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from preview_rig import WAIT_S, Site, answer, program, public
+from preview_rig import WAIT_S, Site, answer, program, public, silent
 from server_harness import Harness
-
-
-def silent(connection: socket.socket, head: bytes) -> None:
-    while connection.recv(65536):
-        continue
 
 
 def begins(connection: socket.socket, head: bytes) -> None:

@@ -21,31 +21,8 @@ OPEN_FILES = 65536
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="bellglass.node.helper", description=__doc__)
-    parser.add_argument("--data-dir", type=Path, required=True)
-    parser.add_argument("--cache-dir", type=Path, required=True)
-    parser.add_argument("--installation", required=True)
-    parser.add_argument("--node-uid", type=int, required=True)
-    parser.add_argument("--node-gid", type=int, required=True)
-    parser.add_argument("--proxy-uid", type=int, required=True)
-    parser.add_argument("--proxy-gid", type=int, required=True)
-    parser.add_argument("--resolver-uid", type=int, required=True)
-    parser.add_argument("--resolver-gid", type=int, required=True)
-    parser.add_argument("--fd", type=int, required=True, help="this end of the SOCK_SEQPACKET socketpair")
-    options = parser.parse_args()
-    if os.geteuid() != 0:
-        parser.error("the helper runs as root")
-    if not ids.INSTALLATION_ID.fullmatch(options.installation):
-        parser.error(f"{options.installation!r} is not the id of an installation")
-    kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
-    # The runtime leaves a machine's first process to us, so its exit is noticed even where nobody else reaps.
-    kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
-    os.umask(0o022)
-    # For machines. Inherited, not set by the runtime: over a process of a namespace that another uid owns it may have
-    # no right.
-    open_files = min(OPEN_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
-    resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, open_files))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    options = _options()
+    _set_up_process()
     data = DataDir(options.data_dir.resolve())
     faultpoints.watch(data.faults_dir)
     configured = settings.load(data.settings_file)
@@ -77,6 +54,35 @@ def main() -> int:
     seccomp_profile(context.machine)
     service.serve(context, channel)
     return 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="bellglass.node.helper", description=__doc__)
+    parser.add_argument("--data-dir", type=Path, required=True)
+    parser.add_argument("--cache-dir", type=Path, required=True)
+    parser.add_argument("--installation", required=True)
+    for daemon in ("node", "proxy", "resolver"):
+        parser.add_argument(f"--{daemon}-uid", type=int, required=True)
+        parser.add_argument(f"--{daemon}-gid", type=int, required=True)
+    parser.add_argument("--fd", type=int, required=True, help="this end of the SOCK_SEQPACKET socketpair")
+    options = parser.parse_args()
+    if os.geteuid() != 0:
+        parser.error("the helper runs as root")
+    if not ids.INSTALLATION_ID.fullmatch(options.installation):
+        parser.error(f"{options.installation!r} is not the id of an installation")
+    return options
+
+
+def _set_up_process() -> None:
+    kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+    # The runtime leaves a machine's first process to us, so its exit is noticed even where nobody else reaps.
+    kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
+    os.umask(0o022)
+    # For machines. Inherited, not set by the runtime: over a process of a namespace that another uid owns it may have
+    # no right.
+    open_files = min(OPEN_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+    resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, open_files))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 if __name__ == "__main__":

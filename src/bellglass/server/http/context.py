@@ -70,7 +70,7 @@ def context_of(request: Any) -> Context:
 
 
 class Gateway:
-    """The outermost layer. `finished(context, status, at)` is called once per request, after its answer."""
+    """The outermost layer. `finished(context, status)` is called once per request, after its answer."""
 
     def __init__(self, app: App, finished: Callable[[Context, int], None]) -> None:
         self.app = app
