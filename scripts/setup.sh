@@ -8,7 +8,7 @@ level=${1:-dev}
 [[ $level == run || $level == dev || $level == test ]] || fail setup "unknown level '$level': run, dev or test"
 
 RUN_PACKAGES=(ca-certificates e2fsprogs iproute2 lxcfs mmdebstrap mount nftables procps python3 python3-venv runc util-linux)
-DEV_PACKAGES=(clang-14 gcc git golang-github-containers-common jq libc6-dev libclang-rt-14-dev llvm-14 make
+DEV_PACKAGES=(clang-14 gcc git golang-github-containers-common libc6-dev libclang-rt-14-dev llvm-14 make
     qemu-user-static shellcheck strace)
 TEST_PACKAGES=(chromium-headless-shell)
 

@@ -31,6 +31,10 @@ Input = Annotated[
 ]
 Owner = Annotated[str | None, typer.Option(help="The end user for whom it is.")]
 User = Annotated[str | None, typer.Option("--user", "-u", help="User inside the sandbox.")]
+Words = Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="The command and its arguments.")]
+Cwd = Annotated[str | None, typer.Option(help="Working directory.")]
+Shell = Annotated[bool, typer.Option("--shell", "-c", help="The words are one line for the shell.")]
+Interactive = Annotated[bool, typer.Option("--interactive", "-i", help="Pass standard input on.")]
 Isolation = Annotated[str | None, typer.Option(help="Exact tier: process, container, gvisor, microvm.")]
 AtLeast = Annotated[str | None, typer.Option(help="Weakest tier that will do.")]
 

@@ -13,16 +13,16 @@ from bellglass.sdk._face import Sandbox
 
 def command(
     id: Annotated[str, typer.Argument(help="The sandbox.")],
-    words: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="The command and its arguments.")],
+    words: c.Words,
     timeout: Annotated[
         str | None,
         typer.Option(help='Kill it after this long, such as "30s"; default 5m, at most 10m (any with --detach).'),
     ] = None,
     env: c.Env = None,
     user: c.User = None,
-    cwd: Annotated[str | None, typer.Option(help="Working directory.")] = None,
-    shell: Annotated[bool, typer.Option("--shell", "-c", help="The words are one line for the shell.")] = False,
-    interactive: Annotated[bool, typer.Option("--interactive", "-i", help="Pass standard input on.")] = False,
+    cwd: c.Cwd = None,
+    shell: c.Shell = False,
+    interactive: c.Interactive = False,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Leave it running and print its id.")] = False,
     as_json: c.JsonFlag = False,
 ) -> int:

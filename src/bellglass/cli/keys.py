@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import quote
@@ -73,11 +74,8 @@ def create(
     data_dir: DataDir = None,
     as_json: c.JsonFlag = False,
 ) -> None:
-    transport = admin_transport(data_dir)
-    try:
+    with closing(admin_transport(data_dir)) as transport:
         key = make(transport, project, label, format)
-    finally:
-        transport.close()
     if as_json:
         c.print_json(key)
     else:
@@ -90,8 +88,7 @@ def ls(
     data_dir: DataDir = None,
     as_json: c.JsonFlag = False,
 ) -> None:
-    transport = admin_transport(data_dir)
-    try:
+    with closing(admin_transport(data_dir)) as transport:
         keys: list[ApiKey] = []
         cursor: str | None = None
         while True:
@@ -101,8 +98,6 @@ def ls(
             cursor = page.get("cursor")
             if not cursor:
                 break
-    finally:
-        transport.close()
     keys = [key for key in keys if project in (None, key.project_name)]
     if as_json:
         for key in keys:
@@ -121,13 +116,10 @@ def rm(
     data_dir: DataDir = None,
     as_json: c.JsonFlag = False,
 ) -> None:
-    transport = admin_transport(data_dir)
-    try:
+    with closing(admin_transport(data_dir)) as transport:
         for id in ids:
             transport.request("DELETE", f"/v1/keys/{quote(id, safe='')}", idempotent=True)
             if as_json:
                 c.print_json({"id": id, "revoked": True})
             else:
                 print(id)
-    finally:
-        transport.close()

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Annotated
 
 import typer
@@ -26,11 +27,8 @@ def show(
     data_dir: DataDir = None,
     as_json: c.JsonFlag = False,
 ) -> None:
-    transport = Transport(resolve()) if project is None else admin_transport(data_dir)
-    try:
+    with closing(Transport(resolve()) if project is None else admin_transport(data_dir)) as transport:
         answer = transport.request("GET", target("/v1/limits", {"project": project}), idempotent=True).json()
-    finally:
-        transport.close()
     _print(ProjectLimits.from_json(answer), as_json)
 
 
@@ -44,12 +42,9 @@ def set_limits(
     if sandboxes != "default" and not (sandboxes.isascii() and sandboxes.isdigit()):
         raise InvalidRequest(f"--sandboxes: {sandboxes!r} is not a whole number from 0", hint="or `default`")
     most = None if sandboxes == "default" else int(sandboxes)
-    transport = admin_transport(data_dir)
-    try:
+    with closing(admin_transport(data_dir)) as transport:
         body = {"project": project, "sandboxes": most}
         answer = transport.request("PUT", "/v1/limits", json=body, idempotent=True).json()
-    finally:
-        transport.close()
     _print(ProjectLimits.from_json(answer), as_json)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Annotated
 from urllib.parse import quote
 
@@ -33,11 +34,8 @@ def set_pool(
 ) -> None:
     body = {"size": size, "ceiling": ceiling}
     body |= c.given(cpus=cpus, memory=memory, disk=disk, pids=pids, isolation=isolation)
-    transport = admin_transport(data_dir)
-    try:
+    with closing(admin_transport(data_dir)) as transport:
         answer = transport.request("PUT", f"/v1/pools/{quote(template, safe='')}", json=body, idempotent=True)
-    finally:
-        transport.close()
     pool = Pool.from_json(answer.json())
     if as_json:
         c.print_json(pool)
@@ -47,11 +45,8 @@ def set_pool(
 
 @app.command("ls", help="List the pools with what they have, and how many creates found a machine.")
 def ls(data_dir: DataDir = None, as_json: c.JsonFlag = False) -> None:
-    transport = admin_transport(data_dir)
-    try:
+    with closing(admin_transport(data_dir)) as transport:
         items = transport.request("GET", "/v1/pools", idempotent=True).json()["items"]
-    finally:
-        transport.close()
     pools = [Pool.from_json(item) for item in items]
     if as_json:
         for pool in pools:
@@ -76,13 +71,10 @@ def rm(
     data_dir: DataDir = None,
     as_json: c.JsonFlag = False,
 ) -> None:
-    transport = admin_transport(data_dir)
-    try:
+    with closing(admin_transport(data_dir)) as transport:
         for template in templates:
             transport.request("DELETE", f"/v1/pools/{quote(template, safe='')}")
             if as_json:
                 c.print_json({"template": template, "deleted": True})
             else:
                 print(template)
-    finally:
-        transport.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Annotated
 from urllib.parse import quote
 
@@ -17,11 +18,8 @@ Ids = Annotated[list[str], typer.Argument(metavar="ID...", help="The sandboxes' 
 
 @app.command("ls", help="List them: whose they were, and when they are removed.")
 def ls(data_dir: DataDir = None, as_json: c.JsonFlag = False) -> None:
-    transport = admin_transport(data_dir)
-    try:
+    with closing(admin_transport(data_dir)) as transport:
         items = transport.request("GET", "/v1/quarantine", idempotent=True).json()["items"]
-    finally:
-        transport.close()
     found = [Quarantined.from_json(item) for item in items]
     if as_json:
         for one in found:
@@ -42,23 +40,17 @@ def adopt(
     data_dir: DataDir = None,
     as_json: c.JsonFlag = False,
 ) -> None:
-    transport = admin_transport(data_dir)
-    try:
+    with closing(admin_transport(data_dir)) as transport:
         for id in ids:
             target = f"/v1/quarantine/{quote(id, safe='')}/adopt"
             answer = transport.request("POST", target, json={"project": project}, idempotent=True)
             sandbox = Sandbox.from_json(answer.json())
             c.print_json(sandbox) if as_json else print(sandbox.id)
-    finally:
-        transport.close()
 
 
 @app.command("rm", help="Remove them now, with their disks.")
 def rm(ids: Ids, data_dir: DataDir = None, as_json: c.JsonFlag = False) -> None:
-    transport = admin_transport(data_dir)
-    try:
+    with closing(admin_transport(data_dir)) as transport:
         for id in ids:
             transport.request("DELETE", f"/v1/quarantine/{quote(id, safe='')}", idempotent=True)
             c.print_json({"id": id, "removed": True}) if as_json else print(id)
-    finally:
-        transport.close()

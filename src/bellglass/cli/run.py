@@ -15,7 +15,7 @@ from bellglass.sdk._face import Sandbox
 
 
 def command(
-    words: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="The command and its arguments.")],
+    words: c.Words,
     template: Annotated[str, typer.Option("--template", "-t", help="Template to start from.")] = "base",
     timeout: Annotated[
         str | None, typer.Option(help='Kill it after this long, such as "30s"; default 5m, at most 10m.')
@@ -36,9 +36,9 @@ def command(
     preset: c.Preset = None,
     no_identity: c.NoIdentity = False,
     user: c.User = None,
-    cwd: Annotated[str | None, typer.Option(help="Working directory.")] = None,
-    shell: Annotated[bool, typer.Option("--shell", "-c", help="The words are one line for the shell.")] = False,
-    interactive: Annotated[bool, typer.Option("--interactive", "-i", help="Pass standard input on.")] = False,
+    cwd: c.Cwd = None,
+    shell: c.Shell = False,
+    interactive: c.Interactive = False,
     as_json: c.JsonFlag = False,
 ) -> int:
     # A terminated client must not leave its sandbox behind: the block below is to be left as by an exception.

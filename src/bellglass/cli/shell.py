@@ -28,7 +28,7 @@ def command(
     template: Annotated[str, typer.Option("--template", "-t", help="Of the new sandbox.")] = "base",
     env: c.Env = None,
     user: c.User = None,
-    cwd: Annotated[str | None, typer.Option(help="Working directory.")] = None,
+    cwd: c.Cwd = None,
 ) -> int:
     if sys.platform == "win32":
         raise NotSupported("`bellglass shell` needs a terminal of Linux or macOS", hint="`bellglass exec` works here")

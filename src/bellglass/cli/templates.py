@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
@@ -25,11 +26,8 @@ def _group() -> None:
 
 @app.command("ls", help="List the templates.")
 def ls(as_json: c.JsonFlag = False) -> None:
-    transport = Transport(resolve())
-    try:
+    with closing(Transport(resolve())) as transport:
         items = transport.request("GET", "/v1/templates", idempotent=True).json()["items"]
-    finally:
-        transport.close()
     templates = [TemplateInfo.from_json(item) for item in items]
     if as_json:
         for template in templates:
