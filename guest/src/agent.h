@@ -86,6 +86,14 @@ bool dial_pump(struct stream *s);
 /* Reset the connection, if it has not come to its end by itself. */
 void dial_abort(struct stream *s);
 
+/* pipes.c */
+void close_all(int *fds, unsigned count);
+/* Non-blocking from now on, and watched. */
+bool keep_end(int fd, uint32_t events, const struct stream *s, enum watch_what what);
+enum relayed { RELAYED_NOTHING, RELAYED_SOME, RELAYED_END };
+/* One read of the first source into the link's buffer. At its end `error` is why, or 0; the source is not closed. */
+enum relayed relay(struct stream *s, uint32_t window, int *error);
+
 /* report.c: the forked side's channel to the agent, one record a message */
 #define REPORT_MAX 16384u
 enum report_kind { REPORT_CGROUP = 'C', REPORT_FAILED = 'F', REPORT_RESULT = 'R' };

@@ -113,34 +113,17 @@ static bool finish_connecting(struct stream *s)
     return true;
 }
 
-static bool relay(struct stream *s)
+static bool relay_output(struct stream *s)
 {
     struct source *o = &s->out[0];
+    int error;
+    enum relayed relayed = relay(s, WINDOW_BYTES, &error);
 
-    if (o->fd < 0 || !o->ready || agent.link.state != LINK_UP || outbuf_pending(&agent.link.out) >= OUTBUF_DATA_MARK)
-        return false;
-    size_t want = WINDOW_BYTES - (size_t)(o->sent - o->acked);
-    if (want == 0)
-        return false;
-    uint8_t *p = outbuf_reserve(&agent.link.out, DATA_PREFIX + want);
-    if (p == NULL)
-        return false;
-    ssize_t n = read(o->fd, p + DATA_PREFIX, want);
-    if (n > 0) {
-        put64(p, o->sent);
-        outbuf_commit(&agent.link.out, T_DATA, 1, s->id, DATA_PREFIX + (size_t)n);
-        o->sent += (uint64_t)n;
-        o->tail = o->sent;
-        return true;
-    }
-    if (n < 0 && errno == EINTR)
-        return true;
-    if (n < 0 && errno == EAGAIN) {
-        o->ready = false;
-        return false;
-    }
+    if (relayed != RELAYED_END)
+        return relayed == RELAYED_SOME;
     /* A write that found the reset has taken the error away: the read then looks like an end. */
-    int error = n < 0 ? errno : s->in.error;
+    if (error == 0)
+        error = s->in.error;
     source_close(o);
     if (error != 0) {
         sink_close(&s->in);
@@ -167,7 +150,7 @@ bool dial_pump(struct stream *s)
         sink_close(&s->in);
         changed = true;
     }
-    changed |= relay(s);
+    changed |= relay_output(s);
     if (s->out[0].eof && s->in.error != 0) {
         stream_fail(s, "reset", s->in.error, "the program takes no more");
         changed = true;

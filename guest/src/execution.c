@@ -16,18 +16,6 @@
 #include "agent.h"
 #include "child.h"
 
-static void close_all(int *fds, unsigned count)
-{
-    for (unsigned i = 0; i < count; i++)
-        if (fds[i] >= 0)
-            close(fds[i]);
-}
-
-static bool keep_end(int fd, uint32_t events, const struct stream *s, enum watch_what what)
-{
-    return fcntl(fd, F_SETFL, O_NONBLOCK) == 0 && watch(fd, events, s, what);
-}
-
 /* fds: stdin r w, stdout r w, stderr r w, report ours child's; -1 where there is none. Of a terminal the program has
  * one descriptor, the first, and the agent one for each direction. */
 static bool open_pipes(int fds[8], bool with_stdin, const struct start_request *r)

@@ -32,18 +32,6 @@ static bool gives_output(uint64_t operation)
         || operation == OP_WATCH;
 }
 
-static void close_all(int *fds, unsigned count)
-{
-    for (unsigned i = 0; i < count; i++)
-        if (fds[i] >= 0)
-            close(fds[i]);
-}
-
-static bool keep_end(int fd, uint32_t events, const struct stream *s, enum watch_what what)
-{
-    return fcntl(fd, F_SETFL, O_NONBLOCK) == 0 && watch(fd, events, s, what);
-}
-
 static bool large_pipe(int fds[2])
 {
     if (pipe2(fds, O_CLOEXEC) < 0)
@@ -150,34 +138,16 @@ static void read_report(struct stream *s)
     }
 }
 
-static bool relay(struct stream *s)
+static bool relay_output(struct stream *s)
 {
     struct source *o = &s->out[0];
+    int error;
 
-    if (o->fd < 0 || !o->ready || agent.link.state != LINK_UP || (s->operation == OP_READ && !s->final_sent))
+    if (s->operation == OP_READ && !s->final_sent)
         return false;
-    size_t want = FILE_WINDOW_BYTES - (size_t)(o->sent - o->acked);
-    if (want == 0 || outbuf_pending(&agent.link.out) >= OUTBUF_DATA_MARK)
-        return false;
-    if (want > DATA_MAX)
-        want = DATA_MAX;
-    uint8_t *p = outbuf_reserve(&agent.link.out, DATA_PREFIX + want);
-    if (p == NULL)
-        return false;
-    ssize_t n = read(o->fd, p + DATA_PREFIX, want);
-    if (n > 0) {
-        put64(p, o->sent);
-        outbuf_commit(&agent.link.out, T_DATA, 1, s->id, DATA_PREFIX + (size_t)n);
-        o->sent += (uint64_t)n;
-        o->tail = o->sent;
-        return true;
-    }
-    if (n < 0 && errno == EINTR)
-        return true;
-    if (n < 0 && errno == EAGAIN) {
-        o->ready = false;
-        return false;
-    }
+    enum relayed relayed = relay(s, FILE_WINDOW_BYTES, &error);
+    if (relayed != RELAYED_END)
+        return relayed == RELAYED_SOME;
     source_close(o);
     s->report_ready = true;   /* the worker reports before it closes its end */
     read_report(s);
@@ -210,7 +180,7 @@ bool operation_pump(struct stream *s, int64_t now)
     changed |= sink_drain(&s->in);
     if (s->in.eof && s->in.consumed == s->in.received && s->in.fd >= 0)
         operation_commit(s);
-    return relay(s) || changed;
+    return relay_output(s) || changed;
 }
 
 void operation_reaped(struct stream *s, int status)
