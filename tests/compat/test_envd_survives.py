@@ -30,6 +30,10 @@ def own_wire(own_stack: Stack) -> Iterator[Wire]:
         yield Wire(own_stack.api_url, box.id, asked.json["envdAccessToken"])
 
 
+def has_node(wire: Wire) -> bool:
+    return bool(wire.ask("GET", "/v1/health", E2b_Sandbox_Id=None, E2b_Sandbox_Port=None).json["node"] == "up")
+
+
 def test_the_client_over_the_death_of_the_server(own_stack: Stack, client_environment: Callable[[str], Path]) -> None:
     """Commands, terminals and contexts go on; a watcher that is asked has to be made anew."""
     more = {"SUPERVISOR_FILE": str(own_stack.data.supervisor_file)}
@@ -57,6 +61,21 @@ def output_of_messages(messages: list[dict[str, dict[str, dict[str, str]]]]) -> 
     return [base64.b64decode(message["event"].get("data", {}).get("stdout", "")) for message in messages]
 
 
+def test_a_stream_of_a_folders_changes_ends_with_an_error_when_the_node_dies(own_stack: Stack, own_wire: Wire) -> None:
+    """No end by itself: that would say that the folder is gone."""
+    folder = "/home/user/streamed"
+    assert own_wire.unary(f"{FILESYSTEM}/MakeDir", {"path": folder}).status == 200
+    live = Live(own_wire, f"{FILESYSTEM}/WatchDir", {"path": folder})
+    assert live.next() == (0, {"start": {}})
+    output_of(own_wire.start(f"mkdir {folder}/made"))
+    assert live.next()[1]["filesystem"] == {"name": "made", "type": "EVENT_TYPE_CREATE"}
+    end_and_await(own_stack, "node")
+    flags, last = live.next()
+    live.close()
+    assert (flags, last["error"]["code"]) == (2, "unavailable")
+    wait_until(lambda: has_node(own_wire), 20, "the server has no node")
+
+
 # --- watchers that a client asks again and again ----------------------------------------------------------------------
 
 
@@ -80,10 +99,6 @@ def processes(stack: Stack, sandbox_id: str) -> int:
     """Of the sandbox, as the host counts them: each watch is one."""
     group = cgroup.layout().group(cgroup.group_name(stack.scope.installation, sandbox_id))
     return sum(len(file.read_text().split()) for file in group.rglob("cgroup.procs"))
-
-
-def has_node(wire: Wire) -> bool:
-    return bool(wire.ask("GET", "/v1/health", E2b_Sandbox_Id=None, E2b_Sandbox_Port=None).json["node"] == "up")
 
 
 @pytest.mark.parametrize("daemon", ["server", "node"])
