@@ -208,7 +208,11 @@ def test_code_that_ignores_interrupts_is_killed_and_says_so(lab: Sandbox) -> Non
     with pytest.raises(KernelDied) as caught:
         context.run(deaf, timeout=0.5)
     assert caught.value.details["timed_out"] and caught.value.details["state_lost"]
+    assert "did not stop when it was interrupted" in caught.value.message
     assert context.run("1").text == "1"
+    with pytest.raises(KernelDied) as caught:
+        context.run("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    assert "killed by SIGKILL" in caught.value.message, "nobody had interrupted it"
     context.delete()
 
 

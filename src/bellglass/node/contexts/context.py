@@ -14,7 +14,7 @@ from bellglass.node.contexts import host
 from bellglass.node.contexts.host import Surroundings
 from bellglass.node.contexts.lines import HostBroken
 from bellglass.node.contexts.reading import Reading
-from bellglass.node.contexts.run import ContextRun
+from bellglass.node.contexts.run import DID_NOT_STOP, ContextRun
 from bellglass.node.contexts.sandbox import ContextSandbox
 from bellglass.node.contexts.store import RUNS_KEPT, StoredContext, StoredRun
 from bellglass.node.executions.record import rfc3339
@@ -27,7 +27,7 @@ _SAID = {
     "exited": "its kernel exited",
     "signal": "its kernel was killed by {signal}",
     "oom": "its kernel was killed: out of memory",
-    "unresponsive": "its kernel did not stop when it was interrupted, and was killed",
+    "unresponsive": DID_NOT_STOP,
     "protocol": "its kernel host broke its protocol, and was killed",
     "restarted": "the context was restarted",
     "deleted": "the context was deleted",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,7 @@ CATCH_UP_S = 2.0
 """After a restart of the node, before a deadline that passed meanwhile counts: an end in time is read first."""
 STOP_S = 15.0
 """From an interrupt to the end of the run: the host kills a kernel that does not stop after 5 s. Then the host goes."""
+DID_NOT_STOP = "its kernel did not stop when it was interrupted, and was killed"
 log = logging.getLogger("bellglass.contexts")
 
 
@@ -213,7 +215,9 @@ class ContextRun:
             death = dict(event.value)
             if death["reason"] == "signal" and self._live.oom_kills() > self._oom_kills:
                 death["reason"] = "oom"  # the host sees a SIGKILL
-            self._finish("died", self._context.died(**death))
+            stubborn = (self._timed_out or self._interrupted) and death["signal"] in (signal.SIGKILL, "SIGKILL")
+            said = DID_NOT_STOP if stubborn and death["reason"] == "signal" else None
+            self._finish("died", self._context.died(**death, message=said))
 
     def _finish(self, status: str, failure: BellglassError | None) -> None:
         if self.ended.is_set():
