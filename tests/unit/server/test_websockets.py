@@ -144,7 +144,7 @@ def test_refused_before_the_handshake(
     assert caught.value.request_id and (error is not SandboxGone or caught.value.details == {"reason": "lifetime"})
 
 
-def test_keys_are_asked_for(harness: Harness, url: str) -> None:
+def test_keys_are_asked_for(harness: Harness, url: str, caplog: pytest.LogCaptureFixture) -> None:
     address = url.replace("http", "ws") + "/v1/test/me"
     good = {"Authorization": f"Bearer {key_of(harness)}"}
     with foreign.connect(address, additional_headers=good) as socket:
@@ -154,6 +154,7 @@ def test_keys_are_asked_for(harness: Harness, url: str) -> None:
             foreign.connect(address, additional_headers=headers)
         assert caught.value.response.status_code == status
         assert b'"error"' in caught.value.response.body
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []  # not of ours
 
 
 def test_errors_after_the_handshake(harness: Harness, url: str, connect: Callable[..., WebSocket]) -> None:
