@@ -26,27 +26,27 @@ class Result:
 
     @property
     def text(self) -> str | None:
-        return self.data.get("text/plain")
+        return self._text("text/plain")
 
     @property
     def html(self) -> str | None:
-        return self.data.get("text/html")
+        return self._text("text/html")
 
     @property
     def markdown(self) -> str | None:
-        return self.data.get("text/markdown")
+        return self._text("text/markdown")
 
     @property
     def svg(self) -> str | None:
-        return self.data.get("image/svg+xml")
+        return self._text("image/svg+xml")
 
     @property
     def latex(self) -> str | None:
-        return self.data.get("text/latex")
+        return self._text("text/latex")
 
     @property
     def javascript(self) -> str | None:
-        return self.data.get("application/javascript")
+        return self._text("application/javascript")
 
     @property
     def json(self) -> Any:
@@ -66,14 +66,24 @@ class Result:
 
     @property
     def chart(self) -> Mapping[str, Any] | None:
-        return self.data.get("chart")
+        return self._mapping("chart")
 
     @property
     def frame(self) -> Mapping[str, Any] | None:
-        return self.data.get("data")
+        return self._mapping("data")
 
     def __repr__(self) -> str:
         return f"<Result{' main' if self.is_main else ''} {', '.join(self.data)}>"
+
+    # Which kind of value stands under a type is the sandbox's word; one of another kind is none.
+
+    def _text(self, mime: str) -> str | None:
+        found = self.data.get(mime)
+        return found if isinstance(found, str) else None
+
+    def _mapping(self, mime: str) -> Mapping[str, Any] | None:
+        found = self.data.get(mime)
+        return found if isinstance(found, Mapping) else None
 
     def _bytes(self, mime: str) -> bytes | None:
         encoded = self.data.get(mime)
