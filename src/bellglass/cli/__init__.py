@@ -146,10 +146,13 @@ def _unknown(noun: str) -> int:
 
 
 def _fail(message: str, hint: str | None) -> int:
+    """Messages quote what sandboxes said."""
+    from bellglass.cli._common import plain  # later than the help
+
     first, *more = message.splitlines() or [""]
-    print(f"error: {first}", file=sys.stderr)
+    print(f"error: {plain(first)}" if first else "error: ", file=sys.stderr)
     for line in more:
-        print(line, file=sys.stderr)
+        print(plain(line) if line else "", file=sys.stderr)
     if hint:
-        print(f"hint: {hint}", file=sys.stderr)
+        print(f"hint: {plain(hint)}", file=sys.stderr)
     return 1

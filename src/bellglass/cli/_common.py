@@ -103,10 +103,13 @@ def given(**options: Any) -> dict[str, Any]:
 
 
 def print_json(value: Any) -> None:
-    """One document on one line."""
+    """One document on one line. What a terminal would obey, or no encoding has, is escaped: sandboxes wrote it."""
     if isinstance(value, Record):
         value = value.to_json()
-    sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
+    text = json.dumps(value, ensure_ascii=False)
+    if not text.isprintable():
+        text = "".join(character if character.isprintable() else json.dumps(character)[1:-1] for character in text)
+    sys.stdout.write(text + "\n")
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

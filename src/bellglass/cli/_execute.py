@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from bellglass.cli._common import print_json
+from bellglass.cli._common import plain, print_json
 from bellglass.errors import BellglassError, InvalidCommand
 from bellglass.sdk._commands import STDIN_PIECE
 from bellglass.sdk._commands import command as make_command
@@ -65,7 +65,7 @@ def _kill(box: Box, execution_id: str) -> None:
     try:
         Execution(box._transport, box.id, execution_id).kill()
     except BellglassError as error:
-        print(f"bellglass: it could not be killed: {error}", file=sys.stderr)
+        print(f"bellglass: it could not be killed: {plain(error)}", file=sys.stderr)
 
 
 def _print(chunk: OutputChunk) -> None:

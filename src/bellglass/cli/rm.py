@@ -27,7 +27,7 @@ def command(
                 raise
             except BellglassError as error:
                 code = 1
-                print(f"error: {c.plain(id)}: {error.message}", file=sys.stderr)
+                print(f"error: {c.plain(id)}: {c.plain(error.message)}", file=sys.stderr)
                 continue
             if as_json:
                 c.print_json({"id": id, "deleted": True})

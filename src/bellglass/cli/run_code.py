@@ -82,7 +82,7 @@ def _save(results: list[Result], folder: Path) -> list[str]:
             content = getattr(result, kind)
             if content is not None:
                 path = folder / f"result-{number}.{kind}"
-                path.write_bytes(content.encode() if isinstance(content, str) else content)
+                path.write_bytes(content.encode("utf-8", "replace") if isinstance(content, str) else content)
                 saved.append(str(path))
     return saved
 

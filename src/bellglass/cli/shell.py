@@ -97,7 +97,7 @@ def _kill(execution: Execution) -> None:
     try:
         execution.kill()
     except BellglassError as error:
-        print(f"bellglass: it could not be killed: {error}", file=sys.stderr)
+        print(f"bellglass: it could not be killed: {c.plain(error)}", file=sys.stderr)
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import resource
@@ -197,6 +199,36 @@ def test_no_server_says_how_to_get_one(run: Callable[..., Done], monkeypatch: py
     monkeypatch.delenv("BELLGLASS_API_URL")
     assert "bellglass up" in run("ls").err
     monkeypatch.setenv("BELLGLASS_API_KEY", "bg_wrong")
+
+
+HOSTILE = "a\x1b[2J\x07\x9b2J\u202eb\ud800"
+SHOWN = "a?[2J??2J?b?"
+
+
+def test_what_sandboxes_wrote_moves_no_cursor(
+    run: Callable[..., Done], fake: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does it end in an error of encodings."""
+    import bellglass.cli.ls
+    from bellglass.cli import _common
+    from bellglass.errors import KernelDied
+
+    def fail(**_: Any) -> None:
+        raise KernelDied(f"{HOSTILE}\n{HOSTILE}", hint=HOSTILE)
+
+    monkeypatch.setattr(bellglass.cli.ls.Sandbox, "list", fail)
+
+    def printed(value: Any) -> str:
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            _common.print_json(value)
+        return out.getvalue()
+
+    shown = run("ls").err
+    assert shown == f"error: {SHOWN}\n{SHOWN}\nhint: {SHOWN}\n"
+    for value in ({"a": "é 日本 😀"}, {"a": [HOSTILE, HOSTILE.encode("utf-8", "replace").decode(), "\U000e0001"]}):
+        line = printed(value)
+        assert json.loads(line) == value and line.removesuffix("\n").isprintable() and line.encode()
+    assert printed({"a": "é 😀"}) == '{"a": "é 😀"}\n'
 
 
 def test_faults_of_ours_are_a_line_too(run: Callable[..., Done], monkeypatch: pytest.MonkeyPatch) -> None:
