@@ -137,10 +137,16 @@ def test_the_async_form(harness: Harness, url: str) -> None:
     ],
 )
 def test_refused_before_the_handshake(
-    connect: Callable[..., WebSocket], where: str, error: type[BellglassError]
+    connect: Callable[..., WebSocket],
+    where: str,
+    error: type[BellglassError],
+    harness: Harness,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     with pytest.raises(error) as caught:
         connect(where)
+    harness.run(asyncio.sleep(0))  # what was begun with the answer is over
+    assert not [record for record in caplog.records if record.name == "bellglass.websockets"], "it is no fault of ours"
     assert caught.value.request_id and (error is not SandboxGone or caught.value.details == {"reason": "lifetime"})
 
 

@@ -259,6 +259,12 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         # Its lines have the query, which holds names of files, and Gateway writes one for each connection.
         self.logger = self.conn.logger = _quiet
 
+    async def send(self, message: Any) -> None:
+        await super().send(message)
+        if message["type"] == "websocket.http.response.body" and not message.get("more_body"):
+            # A refusal is an answer: uvicorn would log an error for each, since nothing was accepted.
+            self.handshake_complete = True
+
     def eof_received(self) -> None:
         super().eof_received()
         # Who hangs up may read what is under way, for a while: closing alone would wait for him for ever.
