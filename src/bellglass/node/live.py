@@ -61,6 +61,8 @@ class LiveSandbox:
         """Called with the sandbox's id when it ends, before its machine dies."""
         self.operations = 0
         """File operations under way."""
+        self.listed_bytes = 0
+        """What lists that are under way hold."""
         self.watches = Watches()
         self._on_end = on_end
         self._tasks = Tasks(log)

@@ -15,6 +15,7 @@ import pytest
 from harness import Box, bench
 
 from bellglass import errors
+from bellglass.node.files import lists
 
 
 async def write(box: Box, path: str, data: bytes, **more) -> dict:
@@ -119,6 +120,31 @@ def test_errors_are_typed(run) -> None:
             assert sorted(path.name for path in work.iterdir()) == ["fifo", "folder", "loop", "there"], (
                 "nothing half-made"
             )
+
+    run(scenario())
+
+
+def test_what_lists_hold_is_bounded_by_list_and_by_sandbox(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records are as long as a sandbox likes."""
+
+    async def scenario() -> None:
+        async with bench() as node:
+            box = await box_with_workdir(node)
+            for number in range(40):
+                await write(box, f"f/{number}{'x' * 200}", b"", parents=True)
+            live = node.node.sandboxes.live(box.ref["sandbox_id"], box.ref["generation"])
+            whole = await box.call("file.list", path="f")
+            assert len(whole["entries"]) == 40 and whole["truncated"] is False and live.listed_bytes == 0
+            monkeypatch.setattr(lists, "MAX_LIST_BYTES", 4000)
+            cut = await box.call("file.list", path="f")
+            assert len(cut["entries"]) < 20 and cut["truncated"] is True and live.listed_bytes == 0
+            monkeypatch.undo()
+            monkeypatch.setattr(lists, "MAX_HELD_BYTES", 4000)
+            with pytest.raises(errors.LimitExceeded):
+                await box.call("file.list", path="f")
+            assert live.listed_bytes == 0
+            monkeypatch.undo()
+            assert len((await box.call("file.list", path="f"))["entries"]) == 40
 
     run(scenario())
 

@@ -8,6 +8,12 @@ from bellglass.wire.frames import FrameError
 from bellglass.wire.guest import Stat, decode_stat
 
 MAX_RECORD_BYTES = 16384
+MAX_LIST_BYTES = 4 * 1024 * 1024
+"""Of the records of one list; what goes beyond is left out, as what is over its limit."""
+ENTRY_BYTES = 1024
+"""What an entry costs beside its record, as long as it is held."""
+MAX_HELD_BYTES = 64 * 1024 * 1024
+"""Of all lists of a sandbox together: records are as long as the sandbox likes, and many may list at once."""
 
 
 class StatReader:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import os
 from typing import Any
 
-from bellglass.errors import AgentLost, Conflict, FileExists, FileMissing, InvalidRequest, TooLarge
+from bellglass.errors import AgentLost, Conflict, FileExists, FileMissing, InvalidRequest, LimitExceeded, TooLarge
 from bellglass.link import LinkStream
 from bellglass.node.app import Node
-from bellglass.node.files import info
+from bellglass.node.files import info, lists
 from bellglass.node.files.lists import StatReader
 from bellglass.node.files.stream import FileStream
 from bellglass.node.live import LiveSandbox
@@ -19,6 +20,7 @@ from bellglass.wire.frames import FrameError
 from bellglass.wire.guest import FileFlag, FileOp, FileResult, Stat
 
 MAX_LISTED = 10_000
+RENDERED_AT_ONCE = 256
 MAX_HEAD_BYTES = 128 * 1024
 MAX_SIZELESS_BYTES = 16 * 1024 * 1024
 DEFAULT_ARCHIVE_ENTRIES = 1_000_000
@@ -64,6 +66,35 @@ class Request:
         """An operation without bytes."""
         async with self.open(operation, path, flags=flags, **fields) as stream:
             return await stream.result()
+
+
+class _Found:
+    """The entries of a list, within bounds: `cut` tells that some were left out. `let_go` at the end."""
+
+    def __init__(self, live: LiveSandbox) -> None:
+        self.stats: list[Stat] = []
+        self.cut = False
+        self._live = live
+        self._size = self._held = 0
+
+    def add(self, stats: list[Stat], size: int) -> None:
+        """Raises LimitExceeded."""
+        self._size += size
+        self.cut = self.cut or self._size > lists.MAX_LIST_BYTES
+        if self.cut:
+            return
+        more = size + lists.ENTRY_BYTES * len(stats)
+        if self._live.listed_bytes + more > lists.MAX_HELD_BYTES:
+            raise LimitExceeded(
+                "lists that are under way in this sandbox hold as much as they may together",
+                hint="wait for one to end, or list with a smaller limit",
+            )
+        self._live.listed_bytes += more
+        self._held += more
+        self.stats += stats
+
+    def let_go(self) -> None:
+        self._live.listed_bytes -= self._held
 
 
 def _flags(**chosen: bool) -> FileFlag:
@@ -158,27 +189,34 @@ async def list_folder(node: Node, params: Params, stream: LinkStream) -> None:
     request = Request(node, params, reads=True)
     path = request.path()
     limit = params.integer("limit", 1000, least=1, most=MAX_LISTED)
-    reader, found = StatReader(limit), list[Stat]()
+    reader, found = StatReader(limit), _Found(request.live)
     depth = params.integer("depth", None, least=1)
     flags = _flags(recursive=params.flag("recursive") or depth is not None)
-    async with request.open(FileOp.LIST, path, flags=flags, max_entries=limit, depth=depth) as operation:
-        try:
-            async for chunk in operation.chunks():
-                found += reader.feed(chunk)
-            reader.finish()
-        except FrameError as error:
-            raise AgentLost(f"the sandbox's agent sent a list that is none: {error}") from error
-        result = await operation.result()
-    folder = request.absolute(path, result)
-    # Each folder before what is in it, names by their bytes.
-    found.sort(key=lambda stat: os.fsencode(stat.name).split(b"/"))
-    entries = [info.render(stat, info.absolute(folder, stat.name)) for stat in found]
-    answer = {"entries": entries, "truncated": result.truncated}
-    if len(raw := json.dumps(answer, separators=(",", ":")).encode()) <= MAX_HEAD_BYTES:
-        await stream.send_head({"result": answer}, end=True)
-    else:
-        await stream.send_head({"result": {}})
-        await stream.send(raw)
+    try:
+        async with request.open(FileOp.LIST, path, flags=flags, max_entries=limit, depth=depth) as operation:
+            try:
+                async for chunk in operation.chunks():
+                    found.add(list(reader.feed(chunk)), len(chunk))
+                reader.finish()
+            except FrameError as error:
+                raise AgentLost(f"the sandbox's agent sent a list that is none: {error}") from error
+            result = await operation.result()
+        folder = request.absolute(path, result)
+        # Each folder before what is in it, names by their bytes.
+        found.stats.sort(key=lambda stat: os.fsencode(stat.name).split(b"/"))
+        entries = []
+        for index, stat in enumerate(found.stats):
+            if index % RENDERED_AT_ONCE == RENDERED_AT_ONCE - 1:
+                await asyncio.sleep(0)  # the loop is others' too
+            entries.append(info.render(stat, info.absolute(folder, stat.name)))
+        answer = {"entries": entries, "truncated": result.truncated or found.cut}
+        if len(raw := json.dumps(answer, separators=(",", ":")).encode()) <= MAX_HEAD_BYTES:
+            await stream.send_head({"result": answer}, end=True)
+        else:
+            await stream.send_head({"result": {}})
+            await stream.send(raw)
+    finally:
+        found.let_go()
 
 
 async def stat(node: Node, params: Params, stream: LinkStream) -> None:
