@@ -35,9 +35,6 @@ DROPPED = 1006
 log = structlog.get_logger("bellglass.access")
 _quiet = logging.getLogger("bellglass.websockets")
 _quiet.setLevel(logging.WARNING)
-# uvicorn takes a refusal, which is a whole HTTP answer, for a handshake that was forgotten: anybody could fill the log
-# with errors of ours. A route of ours always answers.
-_quiet.addFilter(lambda record: "without completing handshake" not in record.getMessage())
 
 
 class SocketClosed(Exception):
