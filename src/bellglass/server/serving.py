@@ -26,6 +26,7 @@ from bellglass.ids import new_request_id
 from bellglass.server.app import Application
 from bellglass.server.http.connections import LINGER_S, MAX_LINGERING, Connections, limit_for
 from bellglass.server.http.context import KEY, Context
+from bellglass.server.http.rests import KEPT_REST_BYTES, Rest
 from bellglass.server.http.websockets import MAX_MESSAGE_BYTES, PING_EVERY_S, SocketProtocol
 from bellglass.settings import Settings
 
@@ -39,11 +40,27 @@ INSIDE_CONNECTIONS = 1024
 INSIDE_STALL_S = 10.0
 
 
+class _Answering:
+    """What a request's answer is written to, in place of the transport: `close` is not the connection's end while the
+    client is still sending."""
+
+    def __init__(self, transport: asyncio.Transport, close: Callable[[], None]) -> None:
+        self.write: Callable[[bytes], object] = transport.write
+        self.is_closing = transport.is_closing
+        self.close = close
+
+    def is_over(self) -> None:
+        """Nothing more can be said."""
+        self.write = len
+        self.is_closing = lambda: True
+
+
 class Protocol(HttpToolsProtocol):
     """Answers bytes that are no HTTP in the one shape instead of plain text.
 
     The parser keeps heads and trailers of any length, before anybody has looked for a key: so those are counted and
-    timed here. Bodies are the routes' own affair, but that they go on coming is looked at here too.
+    timed here. Bodies are the routes' own affair, but that they go on coming is looked at here too, and what is left
+    of one when its request has been answered is read here: `http.rests` has the bounds.
     """
 
     _head_bytes = 0
@@ -51,6 +68,12 @@ class Protocol(HttpToolsProtocol):
     _head_timer: asyncio.TimerHandle | None = None
     _stall_timer: asyncio.TimerHandle | None = None
     _turned_away = False
+    _in_message = False
+    """A request has begun and is not all there."""
+    _rest: Rest | None = None
+    _kept_rest_bytes = 0
+    _drops = False
+    """What comes is not looked at any more."""
 
     def __init__(self, *args: Any, counted: Connections, stall_s: float, **more: Any) -> None:
         super().__init__(*args, **more)
@@ -60,6 +83,7 @@ class Protocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._answering = _Answering(transport, self._close)
         if not self._counted.admit(self):
             self._turn_away()
             return
@@ -68,6 +92,7 @@ class Protocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._head_arrived()
         self._body_arrived()
+        self._rest_arrived()
         self._counted.gone(self)
         if self._turned_away:
             self._counted.lingering -= 1
@@ -75,10 +100,21 @@ class Protocol(HttpToolsProtocol):
 
     def close_idle(self) -> None:
         """For Connections: another one needs the room."""
-        self.transport.close()
+        if self._rest is not None:
+            self.transport.abort()
+        else:
+            self.transport.close()
+
+    def shutdown(self) -> None:
+        if self._rest is not None:
+            self.transport.abort()
+        else:
+            super().shutdown()
 
     def data_received(self, data: bytes) -> None:
-        if self._turned_away:
+        if self._rest is not None:
+            self._rest.dropped(len(data))
+        if self._drops:
             return
         if self._head_bytes > MAX_HEAD_BYTES:
             self.send_400_response("")
@@ -87,16 +123,24 @@ class Protocol(HttpToolsProtocol):
         super().data_received(data)
 
     def on_message_begin(self) -> None:
+        self._in_message = True
+        self._unset_keepalive_if_required()
         super().on_message_begin()
         if self._head_timer is None:
             self._head_timer = self.loop.call_later(HEAD_S, self.transport.close)
 
     def on_headers_complete(self) -> None:
+        if self._drops:
+            return
         self._head_arrived()
         self._counted.busy(self)
         self._body_at = self.loop.time()
         self._stall_timer = self.loop.call_later(self._stall_s, self._look_at_body)
+        if self.parser.get_http_version() == "1.0":
+            self.expect_100_continue = False  # such a client takes it for the answer
         super().on_headers_complete()
+        if self.cycle is not None:  # of a WebSocket there is none
+            self.cycle.transport = cast(asyncio.Transport, self._answering)
 
     def on_chunk_header(self) -> None:
         self._head_bytes = 0
@@ -104,18 +148,31 @@ class Protocol(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         self._head_bytes = 0
         self._body_at = self.loop.time()
+        if self._rest is not None and not self._drops:
+            self._kept_rest_bytes -= len(body)
+            if self._kept_rest_bytes < 0:
+                self._drop_the_rest()
         super().on_body(body)
 
     def on_message_complete(self) -> None:
+        self._in_message = False
         self._head_bytes = 0
         self._body_arrived()
+        if self._rest is not None and not self._drops:
+            self._rest_arrived()
+            self.timeout_keep_alive_task = self.loop.call_later(KEEP_ALIVE_S, self.timeout_keep_alive_handler)
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
+        if self._drops:
+            return
         super().on_response_complete()
         if self.timeout_keep_alive_task is not None:  # no further request is in the pipeline
-            context = cast("Context | None", self.cycle.scope.get(KEY) if self.cycle is not None else None)
-            self._counted.idle(self, known=context is not None and context.principal is not None)
+            self._counted.idle(self, known=self._is_known())
+            if self._in_message:
+                self._body_arrived()
+                self._kept_rest_bytes = KEPT_REST_BYTES
+                self._rest = Rest(self.transport, self._counted.pace)
 
     def handle_websocket_upgrade(self) -> None:
         """From here on the connection is the WebSocket's, and counted as one that is busy until it ends."""
@@ -125,6 +182,39 @@ class Protocol(HttpToolsProtocol):
         protocol = self.transport.get_protocol()
         assert isinstance(protocol, SocketProtocol)
         protocol.on_gone = partial(self._counted.gone, self)
+
+    def _is_known(self) -> bool:
+        context = cast("Context | None", self.cycle.scope.get(KEY) if self.cycle is not None else None)
+        return context is not None and context.principal is not None
+
+    def _close(self) -> None:
+        """Behind the last answer."""
+        if self._in_message or self.pipeline:
+            self._drop_the_rest()
+        else:
+            self.transport.close()
+
+    def _drop_the_rest(self, within_s: float | None = None) -> None:
+        """Until the client hangs up: that nothing more is said it can see. `http.rests` says why."""
+        if self._drops or self.transport.is_closing():
+            return
+        self._drops = True
+        self._head_arrived()
+        self._body_arrived()
+        self._rest_arrived()
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        self._answering.is_over()
+        self.transport.write_eof()
+        self.flow.resume_reading()
+        self._counted.idle(self, known=self._is_known())
+        self._rest = Rest(self.transport, self._counted.pace, within_s)
+
+    def _rest_arrived(self) -> None:
+        if self._rest is not None:
+            self._rest.end()
+            self._rest = None
 
     def _body_arrived(self) -> None:
         if self._stall_timer is not None:
@@ -150,9 +240,7 @@ class Protocol(HttpToolsProtocol):
             self.transport.abort()
             return
         self._write_error(503, b"Service Unavailable", self._counted.error())
-        # A close with bytes unread would be a reset, and the client would not get to read why.
-        self.transport.write_eof()
-        self._head_timer = self.loop.call_later(LINGER_S, self.transport.abort)
+        self._drop_the_rest(LINGER_S)
 
     def _head_arrived(self) -> None:
         if self._head_timer is not None:
@@ -160,8 +248,11 @@ class Protocol(HttpToolsProtocol):
             self._head_timer = None
 
     def send_400_response(self, msg: str) -> None:
+        if self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete:
+            self.transport.close()  # not in the middle of an answer
+            return
         self._write_error(400, b"Bad Request", RequestError("that is no valid HTTP request"))
-        self.transport.close()
+        self._drop_the_rest()
 
     def _write_error(self, status: int, reason: bytes, error: BellglassError) -> None:
         error.request_id = new_request_id()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
 from collections.abc import Iterator
 
@@ -9,6 +10,7 @@ import pytest
 from server_harness import ADMIN, Harness, dial
 
 from bellglass.server import serving
+from bellglass.server.http import rests
 
 
 def push(connection: socket.socket, pieces: Iterator[bytes]) -> int:
@@ -24,19 +26,22 @@ def push(connection: socket.socket, pieces: Iterator[bytes]) -> int:
 
 
 @pytest.mark.parametrize(
-    "start",
+    ("start", "status"),
     [
-        b"GET /v1/health HTTP/1.1\r\nhost: x\r\nlong: ",
-        b"GET /",
-        b"POST /v1/sandboxes HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n0\r\nlong: ",
+        (b"GET /v1/health HTTP/1.1\r\nhost: x\r\nlong: ", b"400"),
+        (b"GET /", b"400"),
+        (b"POST /v1/sandboxes HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n0\r\nlong: ", b"401"),
     ],
 )
-def test_a_head_without_end_is_cut_off(harness: Harness, start: bytes) -> None:
+def test_a_head_without_end_is_answered_and_cut_off(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, start: bytes, status: bytes
+) -> None:
+    monkeypatch.setattr(rests, "REST_S", 0.3)
     with dial(harness) as connection:
         connection.sendall(start)
-        assert push(connection, (b"a" * 65536 for _ in range(1000))) < 32 * 2**20, (
-            "the rest lay in the kernel's buffers"
-        )
+        assert push(connection, itertools.repeat(b"a" * 65536, 16)) == 2**20
+        assert connection.recv(4096).startswith(b"HTTP/1.1 " + status)
+        push(connection, itertools.repeat(b"a" * 65536))
 
 
 def test_bodies_in_small_chunks_are_no_heads(harness: Harness) -> None:

@@ -13,6 +13,7 @@ from typing import Protocol
 import structlog
 
 from bellglass.errors import NoCapacity
+from bellglass.server.http.rests import Pace
 
 LINGER_S = 1.0
 MAX_LINGERING = 256
@@ -35,6 +36,7 @@ class Connections:
         self.evicted = 0
         self.refused = 0
         self.lingering = 0
+        self.pace = Pace()
         # Both in the order in which they fell idle.
         self._strangers: dict[Closable, None] = {}
         self._idle: dict[Closable, None] = {}
@@ -55,7 +57,8 @@ class Connections:
         self._idle.pop(connection, None)
 
     def idle(self, connection: Closable, *, known: bool) -> None:
-        """It waits for its next request; `known`: its last one came with a key."""
+        """It was answered: it waits for its next request, or for the rest of its last one. `known`: that came with a
+        key."""
         if connection in self.open:
             (self._idle if known else self._strangers)[connection] = None
 

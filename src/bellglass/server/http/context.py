@@ -87,10 +87,11 @@ class Gateway:
         scope[KEY] = context
         began = time.perf_counter()
         status = 0
-        body_left = _has_long_body(scope)
+        body_left, unasked = _has_long_body(scope), _waits_to_be_asked(scope)
 
         async def receive_body(inner: Receive = receive) -> Message:
-            nonlocal body_left
+            nonlocal body_left, unasked
+            unasked = False
             message = await inner()
             if message["type"] == "http.request" and not message.get("more_body", False):
                 body_left = False
@@ -101,8 +102,9 @@ class Gateway:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 message["headers"] = [*message["headers"], (b"x-request-id", context.request_id.encode())]
-                if body_left and status >= 400:
-                    # Else the rest of a body that was refused would be read to its end, however long it is.
+                if unasked or (body_left and status >= 400):
+                    # A body that was not asked for may come or not: nobody could tell it from the next request. A
+                    # long one that was refused is not worth to be read for the connection's sake.
                     message["headers"].append((b"connection", b"close"))
             await send(message)
 
@@ -174,6 +176,13 @@ def _has_long_body(scope: Scope) -> bool:
     headers = {name: value for name, value in scope["headers"] if name in (b"content-length", b"transfer-encoding")}
     length = headers.get(b"content-length", b"0")
     return b"transfer-encoding" in headers or not length.isdigit() or int(length) > SHORT_BODY_BYTES
+
+
+def _waits_to_be_asked(scope: Scope) -> bool:
+    """Whether the client sends its body only after 100 Continue, which is sent when the body is read."""
+    return scope["http_version"] != "1.0" and any(
+        name == b"expect" and value.lower() == b"100-continue" for name, value in scope["headers"]
+    )
 
 
 def _request_id(scope: Scope) -> str:

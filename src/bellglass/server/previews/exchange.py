@@ -100,6 +100,7 @@ class Exchange:
                 else:
                     await self._stream.send(_chunk(item))
             self._sent_all = True
+            self._wire.in_request = False
         except (BadHead, Cut, ConnectionResetError) as error:
             self._give_up(error)
         except BellglassError:

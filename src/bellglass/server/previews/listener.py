@@ -109,7 +109,7 @@ class Previews:
     # --- inside -----------------------------------------------------------------------------------------
 
     def _wire(self) -> Wire:
-        return Wire(self._connected)
+        return Wire(self._connected, self._counted.pace)
 
     def _connected(self, wire: Wire) -> None:
         self._spawn(self._visits(wire), "previews:visit")
@@ -133,6 +133,7 @@ class Previews:
             log.exception("a visit failed")
             wire.abort()
         finally:
+            self._counted.idle(seat, known=visit.admitted)
             await wire.close()
             self._counted.gone(seat)
             self._wires.discard(wire)

@@ -51,14 +51,16 @@ class Visit:
                 self.wire.held[:0] = raw
                 self.speaks_http2 = True
                 return False
+            self.wire.in_request = True
             request = head.parse_request(raw)
-            request_framing(request)
+            self.wire.in_request = not _has_no_body(request)
             keep = await self._serve(request)
             self._answered += 1
             return keep
         except (TimeoutError, Cut, ConnectionResetError):
             return False
         except BadHead as error:
+            self.wire.in_request = True
             return await self._refuse(RequestError(f"that is no valid request: {error}"), request, close=True)
         except BellglassError as error:
             keep = request is not None and _has_no_body(request) and not _closes(request)

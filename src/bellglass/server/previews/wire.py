@@ -6,25 +6,28 @@ import asyncio
 from collections.abc import Callable
 from typing import cast
 
+from bellglass.server.http.rests import Pace, Rest
 from bellglass.server.previews.source import Source
 
 READ_AHEAD_BYTES = 128 * 1024
 UNSENT_BYTES = 128 * 1024
-LINGER_S = 2.0
 
 
 class Wire(asyncio.Protocol, Source):
     """`serve(wire)` is called once it is connected. `gone` is set when nothing can be sent any more."""
 
-    def __init__(self, serve: Callable[[Wire], None]) -> None:
+    def __init__(self, serve: Callable[[Wire], None], pace: Pace) -> None:
         Source.__init__(self)
         self.gone = asyncio.Event()
         self.peer = ""
+        self.in_request = False
+        """The visitor may still be sending a request, for all that its readers know."""
         self._serve = serve
+        self._pace = pace
         self._transport: asyncio.Transport | None = None
         self._ended = False
         self._paused = False
-        self._lingering = False
+        self._rest: Rest | None = None
         self._readable = asyncio.Event()
         self._writable = asyncio.Event()
         self._writable.set()
@@ -40,7 +43,8 @@ class Wire(asyncio.Protocol, Source):
         self._serve(self)
 
     def data_received(self, data: bytes) -> None:
-        if self._lingering:
+        if self._rest is not None:
+            self._rest.dropped(len(data))
             return
         self.held += data
         if len(self.held) > READ_AHEAD_BYTES and not self._paused:
@@ -54,7 +58,8 @@ class Wire(asyncio.Protocol, Source):
         self._readable.set()
         if self._on_end is not None:
             self._on_end()
-        return not self.is_tls  # TLS has no half of a connection
+        # TLS has no half of a connection, and one that was ended from here is over.
+        return not self.is_tls and self._rest is None
 
     def pause_writing(self) -> None:
         self._writable.clear()
@@ -128,21 +133,20 @@ class Wire(asyncio.Protocol, Source):
             self._transport.write_eof()
 
     async def close(self) -> None:
-        """What was sent arrives: a close with bytes unread would be a reset."""
+        """What was sent arrives: `http.rests` says how."""
         if self._transport is None:
             return
-        self._lingering = True
         self.held.clear()
         self._go_on()
-        if self._ended or not self._transport.can_write_eof():
-            self._transport.close()
-        else:
+        if self._transport.can_write_eof() and not self._ended:
             self._transport.write_eof()
+        elif self._ended or not self.in_request:
+            self._transport.close()
+        self._rest = Rest(self._transport, self._pace)
         try:
-            async with asyncio.timeout(LINGER_S):
-                await self.gone.wait()
-        except TimeoutError:
-            self.abort()
+            await self.gone.wait()
+        finally:
+            self._rest.end()
 
     def abort(self) -> None:
         """At once, in the middle of whatever it is."""

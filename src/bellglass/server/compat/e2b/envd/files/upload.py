@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from typing import Any
 
 from fastapi import Request
-from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from bellglass.errors import BellglassError, InvalidRequest, NodeUnavailable, TooLarge
+from bellglass.errors import InvalidRequest, NodeUnavailable, TooLarge
 from bellglass.link import LinkStream
 from bellglass.server.auth.principal import KeyState
 from bellglass.server.compat.e2b.envd.call import Call
@@ -27,22 +24,8 @@ from bellglass.wire.frames import MAX_DATA
 
 FORM, OCTETS = "multipart/form-data", "application/octet-stream"
 FIELD = "file"
-MAX_REST_BYTES = 16 * 2**20
-REST_S = 2.0
 MAX_FILES = 1000
 """Of one form."""
-
-
-async def _take_the_rest(request: Request) -> None:
-    """E2B's clients read no answer while they send: one that is refused in the middle would hear of a broken
-    connection. Bounded, so a refused client can't go on for ever."""
-    left = MAX_REST_BYTES
-    with suppress(TimeoutError, ClientDisconnect, RuntimeError):  # gone, or all of it was taken
-        async with asyncio.timeout(REST_S):
-            async for chunk in request.stream():
-                left -= len(chunk)
-                if left < 0:
-                    return
 
 
 class Upload:
@@ -64,16 +47,12 @@ class Upload:
             raise InvalidRequest(f"content-type {kind[:80]!r} is neither {FORM} nor {OCTETS}")
         check_length(request, self._limit)
         body, unpacked = self._body(request)
-        try:
-            if kind == OCTETS:
-                if not self._path:
-                    raise InvalidRequest("path: is missing", details={"field": "path"})
-                await self._one(self._path, body, self._length(request, unpacked))
-            else:
-                await self._form(Form(request.headers["content-type"]), body)
-        except BellglassError:
-            await _take_the_rest(request)
-            raise
+        if kind == OCTETS:
+            if not self._path:
+                raise InvalidRequest("path: is missing", details={"field": "path"})
+            await self._one(self._path, body, self._length(request, unpacked))
+        else:
+            await self._form(Form(request.headers["content-type"]), body)
         return json_answer(self._written)
 
     def _body(self, request: Request) -> tuple[AsyncIterator[bytes], bool]:
