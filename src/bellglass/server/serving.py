@@ -136,8 +136,8 @@ class Protocol(HttpToolsProtocol):
         self._counted.busy(self)
         self._body_at = self.loop.time()
         self._stall_timer = self.loop.call_later(self._stall_s, self._look_at_body)
-        if self.parser.get_http_version() == "1.0":
-            self.expect_100_continue = False  # such a client takes it for the answer
+        if self.expect_100_continue and self.parser.get_http_version() == "1.0":
+            self.expect_100_continue = False  # such a client takes what is said for the answer
         super().on_headers_complete()
         if self.cycle is not None:  # of a WebSocket there is none
             self.cycle.transport = cast(asyncio.Transport, self._answering)
@@ -171,6 +171,7 @@ class Protocol(HttpToolsProtocol):
             self._counted.idle(self, known=self._is_known())
             if self._in_message:
                 self._body_arrived()
+                self.cycle.body.clear()
                 self._kept_rest_bytes = KEPT_REST_BYTES
                 self._rest = Rest(self.transport, self._counted.pace)
 
@@ -202,9 +203,11 @@ class Protocol(HttpToolsProtocol):
         self._head_arrived()
         self._body_arrived()
         self._rest_arrived()
-        if self.cycle is not None and not self.cycle.response_complete:
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
+        if self.cycle is not None:
+            self.cycle.body.clear()
+            if not self.cycle.response_complete:
+                self.cycle.disconnected = True
+                self.cycle.message_event.set()
         self._answering.is_over()
         self.transport.write_eof()
         self.flow.resume_reading()
