@@ -239,6 +239,7 @@ def _connect(path: Path) -> sqlite3.Connection:
     try:
         db.execute("pragma journal_mode=wal")
         db.execute("pragma synchronous=full")
+        db.execute("pragma cache_size=-512")
         bring_forward(db, path, SCHEMA)
         _number_from_now(db)
     except BaseException:

@@ -71,7 +71,8 @@ class Records:
         self._ballast = Ballast.beside(path)
         self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         try:
-            for pragma in ("journal_mode=wal", "synchronous=normal", f"wal_autocheckpoint={CHECKPOINT_PAGES}"):
+            checkpoint = f"wal_autocheckpoint={CHECKPOINT_PAGES}"
+            for pragma in ("journal_mode=wal", "synchronous=normal", "cache_size=-512", checkpoint):
                 self._write(f"pragma {pragma}")
             self._ballast.spend(lambda: bring_forward(self._db, path, SCHEMA))
         except BaseException:

@@ -23,9 +23,10 @@ def open_engine(database: Path) -> Engine:
 
 
 def _set_up(connection: Any, record: object) -> None:
+    # 512 KiB of cache in place of 2 MiB, for each connection: the kernel has the file's pages too.
     # The sqlite3 module would begin transactions only at the first write and commit around DDL; it is done in _begin.
     connection.isolation_level = None
-    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "busy_timeout=5000"):
+    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "busy_timeout=5000", "cache_size=-512"):
         connection.execute(f"PRAGMA {pragma}").close()
 
 
