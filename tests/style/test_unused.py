@@ -33,25 +33,26 @@ LOADED_BY_NAME = {
 
 def definitions(text: str) -> Iterator[str]:
     """Names of functions, classes, methods and values that a module gives. What a framework calls by its name is left
-    out: decorated functions, methods of classes that inherit."""
+    out: decorated functions, methods of classes that inherit, and what these set of themselves."""
 
-    def visit(node: ast.AST, inherits: bool) -> Iterator[str]:
+    def visit(node: ast.AST, inherits: bool, *, method: bool = False) -> Iterator[str]:
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.ClassDef):
                 yield child.name
                 yield from visit(child, bool(child.bases))
             elif isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                if not inherits and {ast.unparse(one) for one in child.decorator_list} <= PLAIN_DECORATORS:
+                decorated = {ast.unparse(one) for one in child.decorator_list} - PLAIN_DECORATORS
+                if not decorated and (method or not inherits):
                     yield child.name
-                yield from visit(child, False)
+                yield from visit(child, inherits, method=True)
             elif isinstance(child, (ast.Assign, ast.AnnAssign)):
                 for target in child.targets if isinstance(child, ast.Assign) else [child.target]:
                     if isinstance(target, ast.Name):
                         yield target.id
-                    elif isinstance(target, ast.Attribute) and ast.unparse(target.value) == "self":
+                    elif isinstance(target, ast.Attribute) and ast.unparse(target.value) == "self" and not inherits:
                         yield target.attr
             else:
-                yield from visit(child, inherits)
+                yield from visit(child, inherits, method=method)
 
     yield from (name for name in visit(ast.parse(text), False) if not name.startswith("__"))
 
@@ -74,7 +75,11 @@ def test_every_name_is_used_somewhere(sources: dict[str, str], texts: dict[str, 
     for line in ("A = 1", "def a(): ...", "class A: ...", "class B:\n    def a(self): ...\nB", "self.a = 1"):
         assert len(unused_names({"a.py": line}, {"a.py": line})) == 1
         assert unused_names({"a.py": line}, {"a.py": line, "b.py": "A, a"}) == []
-    for line in ("@routes.get\ndef a(): ...", "class A(B):\n    def a(self): ...\nA"):
+    for line in (
+        "@routes.get\ndef a(): ...",
+        "class A(B):\n    def a(self): ...\nA",
+        "class A(B):\n    def __init__(self):\n        self.a = 1\nA",
+    ):
         assert unused_names({"a.py": line}, {"a.py": line}) == []
     assert unused_names(sources, texts) == []
 
