@@ -138,3 +138,9 @@ def test_every_dependency_is_used_and_every_import_is_one(texts: dict[str, str])
     assert {BROUGHT_ALONG.get(name, name) for name in foreign} <= modules | wanted, (
         "an import that no dependency brings"
     )
+
+
+def test_every_dependency_has_its_reason(texts: dict[str, str]) -> None:
+    table = texts["ARCHITECTURE.md"].partition("## Dependencies and why")[2]
+    named = set(re.findall(r"[\w-]+", " ".join(re.findall(r"^\| ([^|]+) \|", table, re.MULTILINE))))
+    assert dependencies(texts) - named == set(), "ARCHITECTURE.md does not say what they are for"
