@@ -18,11 +18,12 @@ import shutil
 import socket
 import ssl
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from bellglass.testing.egress import BEHIND_THE_FLOOR, DNS_SERVER, HOST_ADDRESSES
+from bellglass.testing.egress import BEHIND_THE_FLOOR, DNS_SERVER, HOST_ADDRESSES, until
 from bellglass.testing.sniffer import Packet, Sniffer
 from bellglass.testing.world import ADDRESSES, World, echo
 
@@ -34,6 +35,8 @@ METADATA = "169.254.169.254"
 BEHIND_THE_FLOOR_V6 = ("fd00:ec2::254", "fd00:7::7")
 HOST_SERVICE_PORT = 7070
 """A service of the host's own, on all its addresses and loopback."""
+SETTLE_S = 2.0
+TIME_WAIT, CLOSED, LISTEN = "06", "07", "0A"
 HTTP, HTTPS, SSH, DATABASE, OTHER_HTTP, OTHER_TLS = 80, 443, 22, 5432, 8080, 8443
 PORTS = (HTTP, HTTPS, SSH, DATABASE, OTHER_HTTP, OTHER_TLS)
 NAMES = ("good.test", "evil.test", "*.example.com", "*.example.net")
@@ -170,10 +173,28 @@ class Internet(World):
 
     @contextlib.contextmanager
     def silence(self, *addresses: str) -> Iterator[None]:
-        """Nothing comes for the addresses (by default EVIL's) meanwhile. DNS_SERVER's is one like the others."""
-        with self.watch(*(addresses or (EVIL, EVIL_V6))) as packets:
+        """Nothing comes for the addresses (by default EVIL's) meanwhile. DNS_SERVER's is one like the others. What was
+        open before has SETTLE_S to end first: its last packets would be taken for new ones."""
+        addresses = addresses or (EVIL, EVIL_V6)
+        with contextlib.suppress(AssertionError):  # a connection that the test keeps
+            until(lambda: self.host.call(open_connections).isdisjoint(addresses), SETTLE_S)
+        with self.watch(*addresses) as packets:
             yield
         assert packets == []
+
+
+def open_connections() -> set[str]:
+    """The peers of this thread's network namespace whose connections may still send something: tcp(7)'s states."""
+    peers = set()
+    for version, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
+        for line in Path(f"/proc/thread-self/net/{version}").read_text().splitlines()[1:]:
+            _, _, peer, state, *_ = line.split()
+            if state not in (TIME_WAIT, CLOSED, LISTEN):
+                words = bytes.fromhex(peer.partition(":")[0])
+                # The kernel prints words of four bytes in the machine's order.
+                swapped = b"".join(words[at : at + 4][::-1] for at in range(0, len(words), 4))
+                peers.add(socket.inet_ntop(family, swapped if sys.byteorder == "little" else words))
+    return peers
 
 
 def ssh(client: socket.socket) -> None:
