@@ -17,6 +17,7 @@ import pytest
 from bellglass import AsyncSandbox, ExecResult, NodeUnavailable, Sandbox
 from bellglass.testing.daemons import end_and_await
 from bellglass.testing.stack import Stack
+from tests.functional.waiting import wait_until
 
 KILLS = 20
 LAST = 2_000_000
@@ -77,16 +78,18 @@ def input_pieces() -> list[bytes]:
 
 
 class Deaths:
-    """Ends the daemons in order, beside what runs; `over` is set when all are back."""
+    """Ends the daemons in order, once as many executions run in the box (a request that never reached a server is soon
+    given up); `over` is set when all are back."""
 
-    def __init__(self, stack: Stack) -> None:
+    def __init__(self, stack: Stack, box: Sandbox, running: int) -> None:
         self.over = threading.Event()
         self.failure: BaseException | None = None
-        self._stack = stack
+        self._stack, self._box, self._running = stack, box, running
         self._thread = threading.Thread(target=self._run)
 
     def _run(self) -> None:
         try:
+            wait_until(self._all_run, 30, "not all have begun")
             for name, number in ORDER:
                 end_and_await(self._stack, name, number)
         except BaseException as error:
@@ -94,6 +97,9 @@ class Deaths:
             raise
         finally:
             self.over.set()
+
+    def _all_run(self) -> bool:
+        return len(list(self._box.executions(state="running"))) == self._running
 
     def __enter__(self) -> Deaths:
         self._thread.start()
@@ -136,7 +142,7 @@ def test_everything_attaches_again(own_stack: Stack, own_box: Any) -> None:
         return execution.wait()
 
     started, followed = own_box.start(ticks(count)), own_box.start(ticks(count))
-    with Deaths(own_stack) as deaths, ThreadPoolExecutor(5) as pool:
+    with Deaths(own_stack, own_box, 5) as deaths, ThreadPoolExecutor(5) as pool:
         work: dict[str, Callable[[], Any]] = {
             "exec": lambda: own_box.exec(ticks(count), timeout=120),
             "wait": started.wait,
@@ -187,5 +193,5 @@ def test_everything_attaches_again_async(own_stack: Stack, own_box: Any) -> None
         await box.aclose()
         return dict(zip(("exec", "wait", "output", "stdin", "written"), found, strict=True))
 
-    check(asyncio.run(scenario(Deaths(own_stack))), pieces, count)
+    check(asyncio.run(scenario(Deaths(own_stack, own_box, 5))), pieces, count)
     assert len(own_box.exec("cat ran").stdout.split()) == 3

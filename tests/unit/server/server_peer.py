@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -34,18 +36,17 @@ TIERS = [
 PIP = {"rules": [{"host": "pip.example", "ports": [443], "protocol": "tcp", "origin": "preset:pip"}]}
 
 
-async def _pour(stream: LinkStream, writer: asyncio.StreamWriter) -> None:
+async def _pour(stream: LinkStream, program: socket.socket) -> None:
     async for chunk in stream:
-        writer.write(chunk)
-        await writer.drain()
-    writer.write_eof()
+        await asyncio.get_running_loop().sock_sendall(program, chunk)
+    program.shutdown(socket.SHUT_WR)
 
 
 class Peer:
     """`fail[op]` is raised by the next calls of an operation; `gates[op]` holds them up until it is set."""
 
-    def __init__(self, socket: Path, secret: str, installation: str) -> None:
-        self.socket = socket
+    def __init__(self, path: Path, secret: str, installation: str) -> None:
+        self.socket = path
         self.fail: dict[str, BellglassError] = {}
         self.gates: dict[str, asyncio.Event] = {}
         self.calls: list[tuple[str, dict[str, Any]]] = []
@@ -286,27 +287,31 @@ class Peer:
 
     async def on_port_dial(self, params: dict[str, Any], stream: LinkStream) -> None:
         self._sandbox(params)
-        try:
-            reader, writer = await asyncio.open_connection("127.0.0.1", params["port"])
-        except ConnectionRefusedError:
-            raise PortUnreachable("refused", details={"port": params["port"], "reason": "refused"}) from None
-        await stream.send_head({"result": {}})
+        # No asyncio stream: of a program that closes with bytes unread it gives the reset, and not what came first.
+        loop, program = asyncio.get_running_loop(), socket.socket()
+        program.setblocking(False)
         task = asyncio.current_task()
         assert task is not None
-        self.dials[task] = params["sandbox_id"]
-        upwards = asyncio.create_task(_pour(stream, writer))
-        try:
-            while data := await reader.read(65536):
-                await stream.send(data)
-            await stream.end()
-            await upwards
-        except ConnectionResetError:
-            raise PortUnreachable("reset", details={"port": params["port"], "reason": "reset"}) from None
-        finally:
-            del self.dials[task]
-            upwards.cancel()
-            writer.transport.abort()
-            await asyncio.gather(upwards, writer.wait_closed(), return_exceptions=True)
+        with program:
+            try:
+                await loop.sock_connect(program, ("127.0.0.1", params["port"]))
+            except ConnectionRefusedError:
+                raise PortUnreachable("refused", details={"port": params["port"], "reason": "refused"}) from None
+            await stream.send_head({"result": {}})
+            self.dials[task] = params["sandbox_id"]
+            upwards = asyncio.create_task(_pour(stream, program))
+            try:
+                while data := await loop.sock_recv(program, 65536):
+                    await stream.send(data)
+                await stream.end()
+                await upwards
+            except (ConnectionResetError, BrokenPipeError):
+                raise PortUnreachable("reset", details={"port": params["port"], "reason": "reset"}) from None
+            finally:
+                del self.dials[task]
+                upwards.cancel()
+                await asyncio.gather(upwards, return_exceptions=True)
+                program.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # as the agent's abort
 
     def end_dials(self, sandbox_id: str) -> None:
         for task, dialed in self.dials.items():

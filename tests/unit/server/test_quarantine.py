@@ -88,6 +88,22 @@ def test_a_stranger_is_kept_apart_told_and_adopted(quick: Harness) -> None:
     assert quick.peer.count("sandbox.delete") == 0
 
 
+@pytest.mark.parametrize("state", ["running", "ended"])
+def test_one_that_is_adopted_during_a_comparison_is_no_stranger_again(quick: Harness, state: str) -> None:
+    """The comparison saw it before, in quarantine and without a row, and lists it anew behind the adoption."""
+    more = {"termination_reason": "node_lost", "ended_at": now(), "disk_kept": True} if state == "ended" else {}
+    sandbox_id = stranger(quick, state, **more)
+    quick.until(lambda: [item["id"] for item in listed(quick)] == [sandbox_id])
+    services = quick.application.services
+    assert services is not None
+    seen = {sandbox_id: dict(quick.peer.sandboxes[sandbox_id])}
+    quick.project("mine")
+    assert quick.admin.post(f"/v1/quarantine/{sandbox_id}/adopt", json={"project": "mine"}).status_code == 200
+    quick.run(services.quarantine.settle(quick.run(services.cluster.info()), seen, set()))
+    assert listed(quick) == [] and "quarantined_at" not in quick.peer.sandboxes[sandbox_id]
+    assert len(audited(quick, "sandbox.quarantine")) == 1
+
+
 def test_a_name_that_is_taken_meanwhile_is_left_out(quick: Harness) -> None:
     api = quick.project("mine")
     assert api.post("/v1/sandboxes", json={"name": "lost-1"}).status_code == 201

@@ -16,7 +16,8 @@ from bellglass.node.metrics.history import History, Sample
 from bellglass.node.params import Params
 
 FRESH_S = 1.0
-"""A running sandbox is measured for the answer when its newest sample is older."""
+"""A running sandbox is measured for the answer. Where its newest sample is no older, that one's CPU share is kept: a
+moment's says nothing."""
 
 
 async def history(node: Node, params: Params, stream: LinkStream) -> None:
@@ -43,7 +44,9 @@ def _read(node: Node, row: SandboxRow, start: float, end: float) -> list[Sample]
     samples = watched.history.between(start, end)
     with suppress(OSError):  # it ends just now
         now = watched.look(keep=False)
-        if start <= now.at <= end and (not samples or now.at - samples[-1].at > FRESH_S):
+        if start <= now.at <= end:
+            if samples and now.at - samples[-1].at <= FRESH_S:
+                now = now._replace(cpu_share=samples[-1].cpu_share)
             samples.append(now)
     return samples
 

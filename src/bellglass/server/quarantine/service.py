@@ -6,6 +6,7 @@ what nobody wanted is removed when its time is over. Each step is an audit entry
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -38,6 +39,9 @@ class Quarantine:
         self._cluster = cluster
         self._kept_s = kept_s
         self._retention_s = retention_s
+        self._one = asyncio.Lock()
+        """Held by who changes one, from the look at its row or the node's list to the node's answer: else a comparison
+        takes what was adopted meanwhile for a stranger."""
         self.due_s = kept_s
         """How long it is until the next one has to be removed, as of the last `settle`."""
 
@@ -67,7 +71,14 @@ class Quarantine:
             answer = await self._cluster.call(info.node_id, "sandbox.list", {})
             for item in answer["sandboxes"]:
                 if item["sandbox_id"] in strangers and _is_left(item):
-                    await self._stranger(item)
+                    async with self._one:
+                        if not await self._is_adopted(item):
+                            await self._stranger(item)
+
+    async def _is_adopted(self, item: dict[str, Any]) -> bool:
+        """Since strangers were told from others. Its release may have come before the list was taken anew."""
+        row = (await self._reader.in_thread(store.known, [item["sandbox_id"]])).get(item["sandbox_id"])
+        return row is not None and (row.state != State.ENDED or item["state"] != State.RUNNING)
 
     async def _stranger(self, item: dict[str, Any]) -> None:
         forgotten = _before(item.get("ended_at"), self._retention_s)
@@ -105,7 +116,11 @@ class Quarantine:
     async def adopt(self, sandbox_id: str, project: str | None) -> Sandbox:
         """It becomes a sandbox of the named project, by default of the one that it belonged to, and goes on. Raises
         NotFound, Conflict (that project is unknown), NodeUnavailable."""
-        item = await self._find(sandbox_id)
+        async with self._one:
+            return await self._adopt(await self._find(sandbox_id), project)
+
+    async def _adopt(self, item: dict[str, Any], project: str | None) -> Sandbox:
+        sandbox_id = item["sandbox_id"]
 
         def write(connection: Connection) -> Sandbox:
             found = store.project(connection, project or item["project_id"])
@@ -135,9 +150,10 @@ class Quarantine:
 
     async def remove(self, sandbox_id: str) -> None:
         """Raises NotFound, NodeUnavailable."""
-        item = await self._find(sandbox_id)
-        await self._tell("sandbox.quarantine_over", item)
-        await self._call("sandbox.delete", item)
+        async with self._one:
+            item = await self._find(sandbox_id)
+            await self._tell("sandbox.quarantine_over", item)
+            await self._call("sandbox.delete", item)
 
     async def _items(self) -> Items:
         answer = await self._cluster.call(None, "sandbox.list", {})

@@ -15,11 +15,11 @@ CHUNK = 500
 
 
 def known(connection: Connection, ids: Sequence[str]) -> dict[str, Row[Any]]:
-    """(id, deleted_at) of those that have a row, in whatever state."""
+    """(id, state, deleted_at) of those that have a row."""
     found: dict[str, Row[Any]] = {}
     for start in range(0, len(ids), CHUNK):
         part = ids[start : start + CHUNK]
-        query = select(sandboxes.c.id, sandboxes.c.deleted_at).where(sandboxes.c.id.in_(part))
+        query = select(sandboxes.c.id, sandboxes.c.state, sandboxes.c.deleted_at).where(sandboxes.c.id.in_(part))
         found |= {row.id: row for row in connection.execute(query)}
     return found
 
