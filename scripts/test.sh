@@ -74,7 +74,7 @@ trap - EXIT
 stacks=(tests/functional tests/drivers tests/security)
 # Each worker has an installation of its own, and a file of tests stays with one.
 pytest_stage functional "not alone" "${stacks[@]}" -n 3 --dist loadfile --no-loadscope-reorder
-pytest_stage compat "not alone" tests/compat -n 3
+pytest_stage compat "not alone" tests/compat -n 3 --maxschedchunk 1
 pytest_stage alone alone "${stacks[@]}"
 ((!long)) || plain_stage soak "$VENV/bin/python" -m benchmarks.soak
 

@@ -37,6 +37,7 @@ SANDBOX_OPTIONS: dict[str, Any] = {"cpus": 1, "memory": "512MiB", "disk": "1GiB"
 LONGEST_FIRST = (
     *("test_crash_points.py", "test_symlink_race.py", "test_crash_random.py", "test_template_build.py"),
     *("test_previews.py", "test_egress_faults.py", "test_packages.py", "test_streams_survive.py", "test_big_files.py"),
+    *("test_adapters.py", "test_inspect.py", "test_e2b_speed.py", "test_e2b_clients.py"),
 )
 """Files that would keep one worker busy after the others have ended."""
 DESCRIPTORS = 65536

@@ -1,13 +1,12 @@
-"""How the kernel's scheduler weighs what somebody waits for against what moves bytes.
+"""How the kernel's scheduler weighs what moves bytes against what somebody waits for.
 
 A waking task does not interrupt one that runs: it waits for that one's slice (EEVDF, 3-4 ms on a small machine), unless
-its own slice is shorter. So an agent has a short one, and who relays has a long one and interrupts nobody. Linux before
-6.12 takes the slice for nothing and has only the weights: by nice, and between sessions by that of the session
-(autogroup, proc(5)).
+its own slice is shorter. So who relays has a long one and interrupts nobody. Linux before 6.12 takes the slice for
+nothing and has only the weights: by nice, and between sessions by that of the session (autogroup, proc(5)).
 
-Server and node keep what everybody has. With more weight, or a shorter slice, they interrupt the very client that they
-work for and answer it in smaller pieces: a fifth less of output and of calls at once, for nothing that could be
-measured beside a busy proxy.
+Server, node and agents keep what everybody has. With more weight, or a shorter slice, they interrupt each other and the
+very client that they work for: up to a fifth less of output and of calls at once, for nothing that could be measured
+beside a busy proxy.
 """
 
 from __future__ import annotations
@@ -16,15 +15,13 @@ import ctypes
 import errno
 import os
 import struct
-from contextlib import suppress
 from pathlib import Path
 
-SHORT_SLICE_US, LONG_SLICE_US = 100, 20_000
+LONG_SLICE_US = 20_000
 """What the kernel takes is 100 us to 100 ms."""
 RELAYING_NICE = 5
 _SYS_SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}
 _ATTRIBUTES = struct.Struct("=IIQiIQQQII")  # size policy flags nice priority runtime deadline period and two clamps
-_RESET_ON_FORK = 1
 _TAKES_NO_WEIGHT = frozenset(
     {
         errno.ENOENT,  # a kernel without autogroups
@@ -34,13 +31,6 @@ _TAKES_NO_WEIGHT = frozenset(
         errno.EAGAIN,  # within 100 ms of another change, for who has no CAP_SYS_ADMIN
     }
 )
-
-
-def answer_calls(pid: int) -> None:
-    """A process that others wait for, without its children: these are somebody else's. Nothing for one that has ended,
-    or that a container's root without CAP_SYS_NICE may not weigh."""
-    with suppress(ProcessLookupError, PermissionError):
-        _set(pid, os.SCHED_OTHER, os.getpriority(os.PRIO_PROCESS, pid), SHORT_SLICE_US, _RESET_ON_FORK)
 
 
 def relay() -> None:
@@ -58,9 +48,9 @@ def weigh_session(pid: int, nice: int) -> None:
             raise
 
 
-def _set(pid: int, policy: int, nice: int, slice_us: int, flags: int = 0) -> None:
+def _set(pid: int, policy: int, nice: int, slice_us: int) -> None:
     number = _SYS_SCHED_SETATTR[os.uname().machine]
-    attributes = _ATTRIBUTES.pack(_ATTRIBUTES.size, policy, flags, nice, 0, slice_us * 1000, 0, 0, 0, 0)
+    attributes = _ATTRIBUTES.pack(_ATTRIBUTES.size, policy, 0, nice, 0, slice_us * 1000, 0, 0, 0, 0)
     if ctypes.CDLL(None, use_errno=True).syscall(number, pid, attributes, 0):
         error = ctypes.get_errno()
         raise OSError(error, f"sched_setattr: {os.strerror(error)}")

@@ -1,4 +1,4 @@
-"""Who answers calls is not made to wait by who moves bytes: what the kernel says of the daemons and an agent."""
+"""Who answers calls is not made to wait by who moves bytes: what the kernel says of the daemons."""
 
 from __future__ import annotations
 
@@ -46,23 +46,3 @@ def test_the_proxy_steps_back_and_the_other_daemons_are_as_usual(stack, has_slic
     assert kept(pids["resolver"])[:2] == usual[:2]
     nice = scheduling.RELAYING_NICE
     assert kept(pids["proxy"]) == (os.SCHED_BATCH, nice, scheduling.LONG_SLICE_US, nice)
-
-
-def test_an_agent_interrupts_and_what_it_starts_does_not(box, has_slices):
-    (agent,) = (pid for pid in box_pids(box.id) if Path(f"/proc/{pid}/comm").read_text() == "bellglass-agent\n")
-    assert kept(agent)[2] == scheduling.SHORT_SLICE_US
-    execution = box.start(["sleep", "100"])
-    (sleep,) = (pid for pid in box_pids(box.id) if Path(f"/proc/{pid}/comm").read_text() == "sleep\n")
-    assert kept(sleep)[2] == kept(os.getpid())[2]
-    execution.kill()
-
-
-def box_pids(sandbox_id):
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdecimal() and sandbox_id in (entry / "cgroup").read_text():
-                found.append(int(entry.name))
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-    return found

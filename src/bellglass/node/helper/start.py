@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from bellglass import faultpoints, scheduling
+from bellglass import faultpoints
 from bellglass.errors import BellglassError, NoCapacity, NotFound, SandboxFailed
 from bellglass.node.helper import cgroup, idmap, kernel, loop, oci, priority, run, uids
 from bellglass.node.helper.context import DISK, MACHINE, STAGING, Context, locked, seccomp_profile, start_ticks
@@ -251,7 +251,6 @@ class MachineStart:
             raise SandboxFailed(_log_tail(log) or error.message, hint=error.hint) from error
         self.pid = int(pid_file.read_text())
         self.restore_priority()
-        scheduling.answer_calls(self.pid)
         for fd in self.namespaces or ():
             os.close(fd)
 
