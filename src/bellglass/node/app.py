@@ -23,6 +23,7 @@ from bellglass.node.drivers import DriverContext, open_driver
 from bellglass.node.drivers.base import Driver, RaisesWall
 from bellglass.node.executions.records import Records
 from bellglass.node.executions.registry import Limits
+from bellglass.node.executions.turns import Turns
 from bellglass.node.journal import Journal
 from bellglass.node.lowdisk import LowDisk
 from bellglass.node.net.egress import Egress
@@ -48,6 +49,7 @@ class Node:
         self.installation = installation
         self.node_id = ""
         self.templates = Templates(settings)
+        self.turns = Turns()
         self.driver: Driver
         self.journal: Journal
         self.records: Records

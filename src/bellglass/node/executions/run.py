@@ -32,6 +32,7 @@ from bellglass.node.executions.output import Output
 from bellglass.node.executions.spec import ExecutionSpec
 from bellglass.node.executions.stdin import StdinFeed
 from bellglass.node.executions.terminal import Terminal
+from bellglass.node.executions.turns import StartKnown
 from bellglass.node.guestlink.session import LINK_WAIT_S
 from bellglass.node.guestlink.stream import GuestStream
 from bellglass.wire import guest
@@ -62,7 +63,7 @@ class Run(GuestStream):
         self._host = host
         self._loop = asyncio.get_running_loop()
         self._pid: int | None = None
-        self._start_known = asyncio.Event()
+        self.start_known = StartKnown()
         self._sent_once = False
         self._readopted = begun
         self._output = Output(output, lambda channel, offset: self._send(guest.encode_ack(self.id, channel, offset)))
@@ -90,14 +91,14 @@ class Run(GuestStream):
         self.id, self.oom_base, self.deadline_at, self.started_at = stream_id, oom_base, deadline_at, started_at
         self._sent_once = True
         # Whether it was started at all the agent knows, if it answers.
-        self._timers.append(self._loop.call_later(LINK_WAIT_S, self._start_known.set))
+        self._timers.append(self._loop.call_later(LINK_WAIT_S, self.start_known.set))
         self._output.resume(keep_place=not self.spec.detach)
         self._host.session.adopt(self)
         self._arm_deadline()
 
     async def started(self) -> None:
         """Until the program runs or never will. Raises why it doesn't."""
-        await self._start_known.wait()
+        await self.start_known.wait()
         if self.error is not None:
             raise self.error
 
@@ -116,7 +117,7 @@ class Run(GuestStream):
         self._final = self._record("running")
         self.error = AgentLost("the node is stopping", hint="attach again with the execution's id")
         self.log.close()
-        self._start_known.set()
+        self.start_known.set()
         self.ended.set()
 
     # --- for callers ------------------------------------------------------------------------------------
@@ -211,7 +212,7 @@ class Run(GuestStream):
         elif frame.type == GuestType.STARTED:
             self._pid = guest.decode_pid(frame.payload)
             faultpoints.reach("node.exec.started")
-            self._start_known.set()
+            self.start_known.set()
         elif frame.type == GuestType.ACK:
             if self.stdin is None or frame.channel != STDIN:
                 raise FrameError(f"ACK on channel {frame.channel}")
@@ -279,7 +280,7 @@ class Run(GuestStream):
             self._lost(AgentLost(f"the agent could not go on with it: {failure.message}"))
         elif (code := verdict.shell_code(failure)) is not None:
             self.log.append(STDERR, verdict.shell_message(self.spec.argv[0], failure))
-            self._start_known.set()
+            self.start_known.set()
             self._finish(guest.GuestExit(code, None, 0, 0, 0))
         else:
             self._fail(verdict.start_error(failure, self.spec))
@@ -291,12 +292,12 @@ class Run(GuestStream):
         succeeded = told is not None and told.exit_code == 0
         oom_kills = 0 if succeeded else self._oom_kills() - self.oom_base
         outcome = verdict.decide(told, timed_out=self.timed_out, oom_kills=oom_kills, overlapped=self.overlapped)
-        self._start_known.set()
+        self.start_known.set()
         self._end(self._record("exited") | outcome)
 
     def _lost(self, error: BellglassError) -> None:
         self.error = error
-        self._start_known.set()
+        self.start_known.set()
         self._end(self._record("lost"))
 
     def _output_unkept(self, error: OSError) -> None:
@@ -308,7 +309,7 @@ class Run(GuestStream):
     def _fail(self, error: BellglassError) -> None:
         """It never ran: nothing is kept, and the id can be used again."""
         self.error = error
-        self._start_known.set()
+        self.start_known.set()
         self._end(None)
 
     def _end(self, final: dict[str, Any] | None) -> None:
@@ -349,7 +350,7 @@ class Run(GuestStream):
             self.kill()
 
     def _never_started(self) -> None:
-        if self._start_known.is_set():
+        if self.start_known.is_set():
             return
         if self._sent_once and (extra_s := starting.extra_s(self._host)) > 0:
             self._timers.append(self._loop.call_later(extra_s, self._never_started))

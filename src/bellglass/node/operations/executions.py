@@ -39,8 +39,11 @@ async def create(node: Node, params: Params, stream: LinkStream) -> None:
     accept = render.check_accept(params.text("accept", "json"))
     wanted = spec.read(params, shell=live.shell)
     wanted = dataclasses.replace(wanted, env=await surrounding_env(node, live, wanted.env))
-    live = _live(node, params)  # the tools may have been asked meanwhile
-    _, view = live.executions.create(wanted, before_new=node.disk.check)
+    async with node.turns.of(live.sandbox_id) as turn:
+        live = _live(node, params)  # others started meanwhile, and the tools may have been asked
+        run, view = live.executions.create(wanted, before_new=node.disk.check)
+        if run is not None:
+            run.start_known.keep(turn)
     if wanted.detach and not params.flag("follow"):
         if view.run is not None:
             await view.run.started()
