@@ -115,6 +115,7 @@ static const char *file_element(struct file_request *r, const struct tlv *t)
     case 13: return attribute_ok(t) ? NULL : "bad attribute";
     case 14: return take_text(&r->owner, t, USER_BYTES_MAX) ? NULL : "bad owner";
     case 15: return take_u64(&r->depth, t, UINT64_MAX) && r->depth > 0 ? NULL : "bad depth";
+    case 16: return take_u64(&r->cache_bytes, t, UINT64_MAX) ? NULL : "bad cache limit";
     default: return NULL;
     }
 }
@@ -127,6 +128,7 @@ const char *file_decode(struct file_request *r, const uint8_t *payload, size_t l
     *r = (struct file_request){
         .payload = payload, .payload_length = length, .mode = UNLIMITED, .length = UNLIMITED,
         .max_bytes = UNLIMITED, .max_entries = UNLIMITED, .expected = UNLIMITED, .depth = UNLIMITED,
+        .cache_bytes = UNLIMITED,
     };
     tlv_open(&reader, payload, length);
     while (tlv_next(&reader, &t)) {

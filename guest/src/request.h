@@ -41,6 +41,7 @@ struct file_request {
     struct text path, path2, base, user, owner;
     uint64_t mode;                       /* UNLIMITED: not given */
     uint64_t offset, length, max_bytes, max_entries, expected, depth;   /* UNLIMITED: not given */
+    uint64_t cache_bytes;                /* the same; what is read beyond it does not stay in the page cache */
 };
 
 const char *file_decode(struct file_request *r, const uint8_t *payload, size_t length);

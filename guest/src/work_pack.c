@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
-#include <sys/sendfile.h>
 #include <unistd.h>
 
 #include "tar.h"
@@ -40,31 +39,8 @@ static void pad(uint64_t size)
     output_write(zeros, (size_t)((TAR_BLOCK - size % TAR_BLOCK) % TAR_BLOCK));
 }
 
-static void stream_file(int fd, uint64_t size)
-{
-    uint64_t left = size;
-
-    posix_fadvise(fd, 0, 0, POSIX_FADV_SEQUENTIAL);
-    while (left > 0) {
-        worker_check();
-        ssize_t n = sendfile(worker.out_fd, fd, NULL, left < (1u << 20) ? (size_t)left : 1u << 20);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0 && (errno == EINVAL || errno == ENOSYS)) {
-            n = read(fd, io_buffer, left < IO_BYTES ? (size_t)left : IO_BYTES);
-            if (n > 0)
-                output_write(io_buffer, (size_t)n);
-        } else if (n > 0) {
-            worker.sent += (uint64_t)n;
-        }
-        if (n < 0 && errno == EPIPE)
-            worker_fail("aborted", EPIPE, "nobody takes the output");
-        if (n <= 0)
-            worker_fail("read", n < 0 ? errno : EIO, "a file cannot be read, or shrank meanwhile");
-        left -= (uint64_t)n;
-    }
-    pad(size);
-}
+/* A tree that is more than the page cache may keep is left there as far as that. */
+static bool keeps(void) { return bytes <= worker.r->cache_bytes; }
 
 static void pack_file(int at, const char *name, int follow)
 {
@@ -84,7 +60,9 @@ static void pack_file(int at, const char *name, int follow)
     size_t head = put_header(&st, TAR_FILE, NULL);
     if (size > IO_BYTES - TAR_HEADER_MAX - TAR_BLOCK) {
         output_write(io_buffer, head);
-        stream_file(fd, size);
+        if (send_file(fd, size, keeps()) > 0)
+            worker_fail("read", EIO, "a file shrank while it was read");
+        pad(size);
     } else {   /* small: header, bytes and padding with one write */
         size_t done = 0;
         while (done < size) {
@@ -98,6 +76,8 @@ static void pack_file(int at, const char *name, int follow)
         size_t padding = (size_t)((TAR_BLOCK - size % TAR_BLOCK) % TAR_BLOCK);
         memset(io_buffer + head + done, 0, padding);
         output_write(io_buffer, head + done + padding);
+        if (!keeps())
+            (void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
     }
     close(fd);
 }

@@ -1,7 +1,6 @@
 /* Read: RESULT with the stat record, the bytes on channel 1, a second RESULT (for the agent only) when all are sent. */
 #include <errno.h>
 #include <fcntl.h>
-#include <sys/sendfile.h>
 #include <unistd.h>
 
 #include "worker.h"
@@ -22,44 +21,6 @@ static int open_regular(struct stat *st)
     return fd;
 }
 
-static void send_copied(int fd, uint64_t left)
-{
-    while (left > 0) {
-        ssize_t n = read(fd, io_buffer, left < IO_BYTES ? (size_t)left : IO_BYTES);
-        if (n < 0 && errno == EINTR) {
-            worker_check();
-            continue;
-        }
-        if (n < 0)
-            worker_fail("read", errno, "cannot read");
-        if (n == 0)
-            return;
-        output_write(io_buffer, (size_t)n);
-        left -= (uint64_t)n;
-    }
-}
-
-/* The page cache's pages go into the pipe without a copy, where the file system can do that. */
-static void send_bytes(int fd, uint64_t left)
-{
-    while (left > 0) {
-        worker_check();
-        ssize_t n = sendfile(worker.out_fd, fd, NULL, left < (1u << 20) ? (size_t)left : 1u << 20);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0 && (errno == EINVAL || errno == ENOSYS)) {
-            send_copied(fd, left);
-            return;
-        }
-        if (n < 0)
-            worker_fail(errno == EPIPE ? "aborted" : "read", errno, "cannot read");
-        if (n == 0)
-            return;
-        worker.sent += (uint64_t)n;
-        left -= (uint64_t)n;
-    }
-}
-
 void work_read(void)
 {
     static uint8_t result[REPORT_MAX], record[REPORT_MAX - 256];
@@ -68,18 +29,18 @@ void work_read(void)
     struct tlv_writer nothing = { 0 };
     struct stat st;
     int fd = open_regular(&st);
-    uint64_t left = worker.r->length;
+    uint64_t left = worker.r->length, size = (uint64_t)st.st_size;
+    uint64_t rest = worker.r->offset < size ? size - worker.r->offset : 0;
 
     if (worker.r->offset > 0 && lseek(fd, (off_t)worker.r->offset, SEEK_SET) < 0)
         worker_fail("read", errno, "cannot seek");
     /* what grows while it is read ends where it ended at first; files of /proc have no size and are read to their end */
-    if (left == UNLIMITED && st.st_size > 0)
-        left = worker.r->offset < (uint64_t)st.st_size ? (uint64_t)st.st_size - worker.r->offset : 0;
-    posix_fadvise(fd, (off_t)worker.r->offset, 0, POSIX_FADV_SEQUENTIAL);
+    if (size > 0 && left > rest)
+        left = rest;
     record_put(&entry, worker.path, AT_FDCWD, worker.path, &st);
     tlv_put(&w, 1, entry.data, entry.used);
     base_put(&w);
     worker_result(&w);
-    send_bytes(fd, left);
+    (void)send_file(fd, left, rest == 0 || left <= worker.r->cache_bytes);   /* the node misses what it lacks */
     worker_done(&nothing);
 }

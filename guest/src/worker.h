@@ -49,6 +49,11 @@ _Noreturn void worker_done(const struct tlv_writer *w);
 size_t input_read(uint8_t *buffer, size_t size);
 void output_write(const uint8_t *data, size_t length);
 
+/* send_file.c */
+/* `left` bytes of a regular file from its offset on; how many were not there. Without `keep` nothing of them stays in
+ * the page cache that is not in use. Ends the worker when they cannot be read. */
+uint64_t send_file(int fd, uint64_t left, bool keep);
+
 static inline bool flag(uint64_t bit) { return worker.r->flags & bit; }
 static inline mode_t wanted_mode(mode_t fallback)
 {

@@ -89,9 +89,9 @@ class Link:
             self.send(EOF, stream, struct.pack("<Q", len(input)))
         return self.finish(stream)
 
-    def operate(self, operation, path, input=None, flags=0):
+    def operate(self, operation, path, input=None, flags=0, more=b""):
         stream = self.new()
-        self.send(FILE, stream, tlv(1, operation) + tlv(2, path) + tlv(4, "/") + tlv(6, flags))
+        self.send(FILE, stream, tlv(1, operation) + tlv(2, path) + tlv(4, "/") + tlv(6, flags) + more)
         for at in range(0, len(input or b""), 65536):
             self.send(DATA, stream, struct.pack("<Q", at) + input[at : at + 65536])
         if input is not None:
@@ -166,6 +166,14 @@ def write_and_read(link, folder):
     assert link.operate(LIST, folder / "a", flags=8)[0][1].count(b"b/f") == 1
 
 
+def read_beyond_the_cache_limit(link, folder):
+    data, path = os.urandom(20_000_001), folder / "large"
+    path.write_bytes(data)
+    assert link.operate(READ, path, more=tlv(16, len(data) - 1))[0][1] == data
+    assert data in link.operate(ARCHIVE_OUT, path, more=tlv(16, 0))[0][1]
+    path.unlink()
+
+
 def archive_and_back(link, folder):
     archive = link.operate(ARCHIVE_OUT, folder / "a")[0][1]
     assert link.operate(ARCHIVE_IN, folder / "copy", archive)[1] == RESULT
@@ -219,7 +227,7 @@ def sigterm(link, folder):
 
 def main(command):
     tests = [output_and_exit_code, stdin_is_exact, missing_program, terminal, background_child, much_output]
-    tests += [write_and_read, archive_and_back, dial_both_ways, new_link, sigterm]
+    tests += [write_and_read, read_beyond_the_cache_limit, archive_and_back, dial_both_ways, new_link, sigterm]
     failed = 0
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)

@@ -169,6 +169,26 @@ static void file_needs_operation_and_path(void)
     CHECK(file(&r) != NULL);
 }
 
+static void cache_limit_is_a_number_and_may_be_left_out(void)
+{
+    const uint64_t limits[] = { 0, 1, 1u << 31, UINT64_MAX };
+    struct file_request r;
+
+    begin();
+    tlv_put_u64(&w, 1, OP_READ);
+    text(2, "f");
+    CHECK(file(&r) == NULL && r.cache_bytes == UNLIMITED);
+    size_t bare = w.used;
+    for (unsigned i = 0; i < sizeof limits / sizeof limits[0]; i++) {
+        w.used = bare;
+        tlv_put_u64(&w, 16, limits[i]);
+        CHECK(file(&r) == NULL && r.cache_bytes == limits[i]);
+    }
+    w.used = bare;
+    tlv_put(&w, 16, "1234567", 7);
+    CHECK(file(&r) != NULL);
+}
+
 static void signal_numbers(void)
 {
     struct signal_request r;
@@ -208,6 +228,7 @@ void test_requests(void)
     RUN(terminals_have_both_sizes);
     RUN(vectors_are_terminated);
     RUN(file_needs_operation_and_path);
+    RUN(cache_limit_is_a_number_and_may_be_left_out);
     RUN(signal_numbers);
     RUN(dial_ports);
 }

@@ -147,7 +147,7 @@ class KeptDisks:
             small = replace(spec, cpus=share.cpu, memory_bytes=share.memory, pids=share.pids)
             on_its_cpus = replace(row, cpu_ids=share.cpu_ids)
             machine = creating.machine_spec(on_its_cpus, small, template, has_inputs=False, reuse_disk=True)
-            live = node.make_live(row, spec, await node.driver.create(machine))
+            live = node.make_live(row, small, await node.driver.create(machine))
             try:
                 live.start()
                 await creating.agent_hello(live)

@@ -212,8 +212,10 @@ def encode_file(
     attributes: Mapping[str, str] | None = None,
     owner: str | None = None,
     depth: int | None = None,
+    cache_bytes: int | None = None,
 ) -> bytes:
-    """Without `base` relative paths start at the home of the owner, else of the user."""
+    """Without `base` relative paths start at the home of the owner, else of the user. `cache_bytes`: more than that to
+    be read does not stay in the page cache."""
     if attributes is not None:
         flags |= FileFlag.ATTRIBUTES
     fields = [
@@ -233,6 +235,7 @@ def encode_file(
         12: expected_bytes,
         14: owner,
         15: depth,
+        16: cache_bytes,
     }
     fields += [tlv.put(tag, value) for tag, value in optional.items() if value is not None]
     fields += [tlv.put(13, f"{name}\0{value}") for name, value in (attributes or {}).items()]

@@ -41,6 +41,11 @@ class Request:
         if self.base != HOME and not self.base.startswith("/"):
             raise InvalidRequest(f"base: {self.base!r} is not an absolute path", details={"field": "base"})
 
+    @property
+    def cache_bytes(self) -> int:
+        """What is read beyond it would push out of the sandbox's page cache what its programs have there."""
+        return self.live.spec.memory_bytes // 2
+
     def path(self, name: str = "path") -> str:
         path = self.params.text(name)
         if not path:
@@ -119,7 +124,8 @@ async def read(node: Node, params: Params, stream: LinkStream) -> None:
     request = Request(node, params, reads=True)
     path, offset = request.path(), params.integer("offset", 0)
     length = params.integer("length", None)
-    async with request.open(FileOp.READ, path, offset=offset, length=length) as operation:
+    operation = request.open(FileOp.READ, path, offset=offset, length=length, cache_bytes=request.cache_bytes)
+    async with operation:
         described = request.describe(await operation.result(), path)
         if described["size"] == 0:
             await _read_sizeless(operation, described, stream)
@@ -275,6 +281,7 @@ async def archive_read(node: Node, params: Params, stream: LinkStream) -> None:
         path,
         max_bytes=params.integer("max_bytes", None),
         max_entries=params.integer("max_entries", DEFAULT_ARCHIVE_ENTRIES),
+        cache_bytes=request.cache_bytes,
     )
     async with operation:
         async for chunk in operation.chunks():

@@ -1,0 +1,98 @@
+"""What is read beyond the cache limit of a request does not stay in the page cache; the rest does."""
+
+from __future__ import annotations
+
+import io
+import mmap
+import os
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bellglass.testing.page_cache import cached_bytes
+from bellglass.testing.stack import PARENT_DIR
+from bellglass.wire.guest import FileOp
+
+from .conftest import Peer
+
+MIB = 1 << 20
+SIZE = 24 * MIB + 4321
+"""More than two windows of 8 MiB and what a pipe holds, and not in whole pages."""
+
+
+@pytest.fixture
+def disk() -> Iterator[Path]:
+    """On a disk: what is in memory alone is nothing else's cache."""
+    with tempfile.TemporaryDirectory(prefix="bellglass-test-", dir=PARENT_DIR) as folder:
+        yield Path(folder)
+
+
+def durable(path: Path, size: int) -> bytes:
+    """A file whose pages the kernel may let go of."""
+    data = os.urandom(size)
+    with open(path, "wb") as file:
+        file.write(data)
+        os.fsync(file.fileno())
+    return data
+
+
+def test_a_file_over_the_limit_leaves_nothing_and_others_all(peer: Peer, disk: Path) -> None:
+    data = durable(disk / "f", SIZE)
+    for limit in (None, SIZE):
+        assert peer.file(FileOp.READ, str(disk / "f"), cache_bytes=limit).stdout == data
+        assert cached_bytes(disk / "f") >= SIZE
+    for limit in (SIZE - 1, 0):
+        assert peer.file(FileOp.READ, str(disk / "f"), cache_bytes=limit).stdout == data
+        assert cached_bytes(disk / "f") == 0
+
+
+def test_of_a_range_its_own_bytes_count(peer: Peer, disk: Path) -> None:
+    data = durable(disk / "f", SIZE)
+    first, length = 4 * MIB + 100, 12 * MIB
+
+    def read(limit: int, length: int | None = length) -> bytes:
+        return peer.file(FileOp.READ, str(disk / "f"), offset=first, length=length, cache_bytes=limit).stdout
+
+    assert read(length) == data[first : first + length] and cached_bytes(disk / "f") >= SIZE
+    assert read(SIZE - first, 1 << 40) == data[first:] and cached_bytes(disk / "f") >= SIZE, "no more is there"
+    assert read(length - 1) == data[first : first + length]
+    left = cached_bytes(disk / "f")
+    # A large folio at either end stays as a whole, since others' bytes lie in it.
+    assert SIZE - length <= left <= SIZE - length + 4 * MIB
+
+
+def test_pages_that_cannot_go_harm_nothing(peer: Peer, disk: Path) -> None:
+    """A program has them mapped and dirty."""
+    data = durable(disk / "f", SIZE)
+    with open(disk / "f", "r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+        for at in range(0, SIZE, mmap.PAGESIZE):
+            mapped[at] = data[at]
+        assert peer.file(FileOp.READ, str(disk / "f"), cache_bytes=0).stdout == data
+        assert cached_bytes(disk / "f") >= SIZE
+    assert peer.file(FileOp.READ, "/proc/self/status", cache_bytes=0).stdout.startswith(b"Name:")
+    (disk / "empty").touch()
+    assert peer.file(FileOp.READ, str(disk / "empty"), cache_bytes=0).stdout == b""
+
+
+def test_a_tree_over_the_limit_stays_as_far_as_that(peer: Peer, disk: Path) -> None:
+    """Files that are copied, and files that go into the pipe page by page."""
+    sizes = (SIZE, 3 * MIB, 300_000, 4321)
+    contents = {f"f{number}": durable(disk / f"f{number}", size) for number, size in enumerate(sizes)}
+    for limit in (None, sum(sizes) - 1, 0):
+        for name, data in contents.items():
+            assert (disk / name).read_bytes() == data
+        done = peer.file(FileOp.ARCHIVE_OUT, str(disk), cache_bytes=limit)
+        assert done.result is not None, done.failure
+        packed = 0
+        with tarfile.open(fileobj=io.BytesIO(done.stdout)) as tar:
+            for member in tar.getmembers():
+                packed += member.size
+                stays = limit is None or packed <= limit
+                assert stays == (cached_bytes(disk / member.name) >= member.size), (limit, member.name)
+                assert stays or cached_bytes(disk / member.name) == 0, (limit, member.name)
+                file = tar.extractfile(member)
+                assert file is not None and file.read() == contents[member.name]
+        assert packed == sum(sizes)
