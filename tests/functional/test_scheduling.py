@@ -46,3 +46,4 @@ def test_the_proxy_steps_back_and_the_other_daemons_are_as_usual(stack, has_slic
     assert kept(pids["resolver"])[:2] == usual[:2]
     nice = scheduling.RELAYING_NICE
     assert kept(pids["proxy"]) == (os.SCHED_BATCH, nice, scheduling.LONG_SLICE_US, nice)
+    assert Path(f"/proc/{pids['proxy']}/timerslack_ns").read_text() == "1000\n"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import resource
 import socket
 from collections.abc import Iterator
-from time import monotonic
+from time import monotonic, thread_time
 
 import pytest
 
-from bellglass.egress.loop import Loop, Signal
+from bellglass.egress.loop import SLICE_S, Loop, Signal, Task
 
 
 @pytest.fixture
@@ -86,6 +87,25 @@ def test_a_step_that_takes_long_breathes(loop: Loop) -> None:
     loop.spawn(short(), "b")
     loop.run()
     assert steps == ["short", "long"]
+
+
+def test_a_loop_that_is_never_without_work_rests_all_the_same(loop: Loop) -> None:
+    async def work(group: str) -> None:
+        end = thread_time() + 0.05
+        while thread_time() < end:
+            await loop.breathe()
+
+    async def end(tasks: list[Task]) -> None:
+        while not all(task.done for task in tasks):
+            await loop.sleep(0.01)
+        loop.stop()
+
+    loop.spawn(end([loop.spawn(work(group), group) for group in "ab"]))
+    before, begun = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw, thread_time()
+    loop.run()
+    rests = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - before
+    assert rests > (thread_time() - begun) / SLICE_S / 4, "once in each SLICE_S, and a step beside it"
+
 
 
 def test_edges_that_came_while_nobody_waited_are_not_lost(
