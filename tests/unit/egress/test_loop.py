@@ -107,7 +107,6 @@ def test_a_loop_that_is_never_without_work_rests_all_the_same(loop: Loop) -> Non
     assert rests > (thread_time() - begun) / SLICE_S / 4, "once in each SLICE_S, and a step beside it"
 
 
-
 def test_edges_that_came_while_nobody_waited_are_not_lost(
     loop: Loop, pair: tuple[socket.socket, socket.socket]
 ) -> None:
