@@ -28,7 +28,7 @@ SLICE_S = 0.0005
 STEP_S = 0.00025
 """After so long a step gives way, where it asks."""
 REST_S = 0.00003
-"""Who never sleeps keeps its processor up to the next tick of the clock, 4 ms at 250 Hz, whoever has woken meanwhile."""
+"""Who never sleeps keeps its processor until the clock ticks, 4 ms at 250 Hz, whoever has woken meanwhile."""
 EVENTS = 256
 _EDGES = select.EPOLLIN | select.EPOLLOUT | select.EPOLLRDHUP | select.EPOLLET
 _READ = select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
