@@ -75,7 +75,9 @@ stacks=(tests/functional tests/drivers tests/security)
 # Each worker has an installation of its own, and a file of tests stays with one.
 pytest_stage functional "not alone" "${stacks[@]}" -n 3 --dist loadfile --no-loadscope-reorder
 pytest_stage compat "not alone" tests/compat -n 3 --maxschedchunk 1
-pytest_stage alone alone "${stacks[@]}"
+# Only their files: to import all the others would take as long as they do.
+mapfile -t files_alone < <(grep -rl --include='test_*.py' 'mark\.alone' "${stacks[@]}")
+pytest_stage alone alone "${files_alone[@]}"
 ((!long)) || plain_stage soak "$VENV/bin/python" -m benchmarks.soak
 
 "$VENV/bin/python" scripts/count_tests.py "$reports" "$plain_passed" "$plain_failed" "${failed_stages[@]}"

@@ -75,16 +75,18 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 @pytest.fixture(scope="session")
-def stack() -> Iterator[Stack]:
+def stack(request: pytest.FixtureRequest) -> Iterator[Stack]:
     """An installation with the runc driver. Afterwards nothing of it may be left on the machine."""
     assert os.geteuid() == 0, "sandboxes need root"
+    # Beside other workers the kernel's count is theirs too and never calm: the whole run's is compared at its end.
+    is_worker = hasattr(request.config, "workerinput")
     running = Stack.start()
     scope = running.scope
     try:
         _warm_up(running)
-        before = settled_snapshot(scope)
+        before = snapshot(scope) if is_worker else settled_snapshot(scope)
         yield running
-        assert_no_leak(before, late=True)
+        assert_no_leak(before, late=not is_worker)
     finally:
         running.close()
     assert_no_leak(snapshot_of_nothing(scope), deadline_s=10)

@@ -273,8 +273,9 @@ PLANTS = {
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.alone] * name.startswith("kernel's")) for name in PLANTS]
 )
-def test_planted_leak_is_seen(scope: Scope, name: str) -> None:
+def test_planted_leak_is_seen(scope: Scope, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     late = "late" in name
+    monkeypatch.setattr(leaks, "LATE_S", 2.0)  # what is there is seen before its time is over, or by another attempt
     for _ in range(6):
         before = settled_snapshot(scope) if late else snapshot(scope)
         with PLANTS[name](scope) as expected:
@@ -286,7 +287,7 @@ def test_planted_leak_is_seen(scope: Scope, name: str) -> None:
         if expected in seen or not name.startswith("kernel's"):
             break  # else others on the host may have made or ended namespaces meanwhile: a count tells not whose
     assert expected in seen
-    assert_no_leak(before, deadline_s=5, late=late)
+    assert_no_leak(before, deadline_s=15 if late else 5, late=late)
 
 
 def test_the_dead_that_init_has_not_collected_are_nobodys(scope: Scope) -> None:
