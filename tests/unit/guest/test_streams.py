@@ -49,8 +49,9 @@ def test_background_child_holds_the_pipe(peer: Peer) -> None:
 
 
 def test_output_written_after_the_exit_but_soon_is_kept(peer: Peer) -> None:
-    script = "(for i in 1 2 3 4 5 6; do sleep 0.1; echo $i; done) & echo hi"
-    assert peer.run("sh", "-c", script).stdout == b"hi\n1\n2\n3\n4\n5\n6\n"
+    # Each line renews the 0.2 s; together they take twice that.
+    script = "(for i in 1 2 3 4 5 6 7 8; do sleep 0.05; echo $i; done) & echo hi"
+    assert peer.run("sh", "-c", script).stdout == b"hi\n1\n2\n3\n4\n5\n6\n7\n8\n"
 
 
 def test_last_line_is_never_lost(peer: Peer) -> None:
