@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from bellglass.testing.stack import Stack
+from tests.compat import suites
 from tests.compat.envd_wire import UNARY, Wire
 from tests.compat.suites import client_variables, e2b_variables_of
 
-ROOT = Path(__file__).parents[2]
 # The clients' own interpreters run these; here their packages are missing.
 collect_ignore = ["python", "typescript"]
 
@@ -35,16 +34,7 @@ def e2b_environment(e2b_variables: dict[str, str]) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def client_environment() -> Callable[[str], Path]:
-    """The folder of an environment of clients.toml, made unless it is there."""
-
-    def folder(name: str) -> Path:
-        done = subprocess.run(
-            [ROOT / "scripts/compat_env.sh", name], capture_output=True, text=True, timeout=600, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        return Path(done.stdout.strip())
-
-    return folder
+    return suites.client_environment
 
 
 @pytest.fixture(scope="module")

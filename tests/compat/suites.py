@@ -10,6 +10,7 @@ from pathlib import Path
 from bellglass.testing.stack import Stack
 
 HERE = Path(__file__).parent
+ROOT = Path(__file__).parents[2]
 SUITE_S = 300
 
 
@@ -20,6 +21,15 @@ def e2b_variables_of(stack: Stack) -> dict[str, str]:
     )
     assert done.returncode == 0, done.stderr
     return dict(json.loads(done.stdout))
+
+
+def client_environment(name: str) -> Path:
+    """The folder of an environment of clients.toml, made unless it is there."""
+    done = subprocess.run(
+        [ROOT / "scripts/compat_env.sh", name], capture_output=True, text=True, timeout=600, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return Path(done.stdout.strip())
 
 
 def client_variables(e2b_variables: dict[str, str]) -> dict[str, str]:

@@ -8,7 +8,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -64,8 +64,8 @@ class Inside:
     def allow(self, *rules: str | Rule) -> None:
         self.box.network.set(Network(allow=list(rules)) if rules else "deny")
 
-    def open(self) -> None:
-        self.box.network.set("open")
+    def open(self, *, deny: Sequence[str] = ()) -> None:
+        self.box.network.set(Network(mode="open", deny=deny) if deny else "open")
 
     def all(self, *probes: dict[str, Any]) -> list[Outcome]:
         """At the same time; the outcomes in order."""

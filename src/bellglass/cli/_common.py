@@ -47,6 +47,10 @@ Allow = Annotated[
         "--allow", metavar="HOST[:PORT]", help="Reach this alone: a name, *.name or CIDR; port 443. Repeat it."
     ),
 ]
+Deny = Annotated[
+    list[str] | None,
+    typer.Option("--deny", metavar="CIDR", help="With --network open: all but this address or range. Repeat it."),
+]
 Preset = Annotated[
     list[str] | None,
     typer.Option("--preset", metavar="NAME", help="Reach what a tool needs: pip, npm, apt. Repeat it."),
@@ -60,8 +64,16 @@ AutoPublishHost = Annotated[
 NoIdentity = Annotated[bool, typer.Option("--no-identity", help="Programs inside can't call the API as the sandbox.")]
 
 
-def network(mode: str | None, allow: Sequence[str] | None, presets: Sequence[str] | None) -> str | Network | None:
+def network(
+    mode: str | None, allow: Sequence[str] | None, presets: Sequence[str] | None, deny: Sequence[str] | None
+) -> str | Network | None:
     """The network that the options name; None for none. Raises InvalidRequest for two that exclude each other."""
+    if deny:
+        if mode != "open" or allow or presets:
+            raise InvalidRequest(
+                f"--deny {deny[0]}: goes with --network open alone", hint="anything else opens only what it names"
+            )
+        return Network(mode="open", deny=deny)
     if not allow and not presets:
         return mode
     if mode is not None:

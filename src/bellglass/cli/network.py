@@ -16,9 +16,10 @@ def command(
     network: c.Mode = None,
     allow: c.Allow = None,
     preset: c.Preset = None,
+    deny: c.Deny = None,
     as_json: c.JsonFlag = False,
 ) -> None:
-    wanted = c.network(network, allow, preset)
+    wanted = c.network(network, allow, preset, deny)
     box = Sandbox.connect(id)
     try:
         found = box.network.get() if wanted is None else box.network.set(wanted)
@@ -31,9 +32,12 @@ def command(
 
 
 def _print(found: SandboxNetwork) -> None:
-    """The mode on the first line; then a line a rule, presets resolved while it runs."""
-    print("rules" if isinstance(found.network, NetworkPolicy) else found.network)
+    """The mode on the first line; then a line a rule, presets resolved while it runs, or a line a range it denies."""
+    print(found.network.mode if isinstance(found.network, NetworkPolicy) else found.network)
     if not isinstance(found.network, NetworkPolicy):
+        return
+    if found.network.mode == "open":
+        c.print_table(["denied"], [(cidr,) for cidr in found.network.deny])
         return
     if found.resolved is None:
         rows = [(rule.host or rule.cidr, _ports(rule.ports), "allow") for rule in found.network.rules()]

@@ -34,6 +34,7 @@ def command(
     network: c.Mode = None,
     allow: c.Allow = None,
     preset: c.Preset = None,
+    deny: c.Deny = None,
     no_identity: c.NoIdentity = False,
     user: c.User = None,
     cwd: c.Cwd = None,
@@ -54,7 +55,7 @@ def command(
         owner=owner,
         isolation=isolation,
         at_least=at_least,
-        network=c.network(network, allow, preset),
+        network=c.network(network, allow, preset, deny),
         identity=False if no_identity else None,
     )
     environment = c.pairs(env, "--env", environment=True)

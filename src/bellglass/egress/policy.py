@@ -1,20 +1,25 @@
 """What a sandbox may reach: the policy document, read strictly, and its answer for a name or an address.
 
-A document is `{"mode": "deny" | "rules" | "open", "rules": [...]}`; a rule is `{"host": ...}` or `{"cidr": ...}` with
-`ports` (a list, or `"any"`), `protocol` and `origin`. `api.example.com` matches that name alone, `*.example.com` any
-depth below it and not the name itself. Rules by host never match an address that was dialled as such, rules by CIDR
-never match a name. Names are lower-case ASCII (punycode) without a trailing dot. A document that is anything else is
-refused as a whole.
+A document is `{"mode": "deny" | "rules" | "open", "rules": [...], "deny": [...]}`; a rule is `{"host": ...}` or
+`{"cidr": ...}` with `ports` (a list, or `"any"`), `protocol` and `origin`. `api.example.com` matches that name alone,
+`*.example.com` any depth below it and not the name itself. Rules by host never match an address that was dialled as
+such, rules by CIDR never match a name. `deny` are CIDRs that `open` leaves closed, for addresses that are dialled as
+such and for those that a name leads to. Names are lower-case ASCII (punycode) without a trailing dot. A document that
+is anything else is refused as a whole.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Any, NamedTuple
 
+from bellglass.egress.closed import Closed, closed_range
+from bellglass.egress.floor import Address
+
 MAX_RULES = 256
+MAX_DENIED = 1024
 MAX_PORTS = 64
 MAX_DOCUMENT_BYTES = 48 * 1024
 MAX_NAME_BYTES = 253
@@ -25,6 +30,8 @@ ANY = "any"
 NAME_NOT_ALLOWED = "name_not_allowed"
 ADDRESS_NOT_ALLOWED = "address_not_allowed"
 PORT_NOT_ALLOWED = "port_not_allowed"
+ADDRESS_DENIED = "address_denied"
+NOTHING_CLOSED = Closed()
 
 _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
 # Resolvers and libraries read such a last label as part of an IPv4 address: 1.2.3.4, 0x7f.1, 2130706433.
@@ -131,6 +138,22 @@ def _ports(ports: Any, index: int | None) -> frozenset[int] | None:
     return frozenset(ports)
 
 
+def _closed(deny: Any) -> Closed:
+    if not isinstance(deny, list):
+        raise PolicyError("deny is not a list")
+    if len(deny) > MAX_DENIED:
+        raise PolicyError(f"{len(deny)} ranges to deny are more than {MAX_DENIED}")
+    ranges = []
+    for cidr in deny:
+        if not isinstance(cidr, str):
+            raise PolicyError(f"deny: {cidr!r} is not a string")
+        try:
+            ranges.append(closed_range(cidr))
+        except ValueError as error:
+            raise PolicyError(f"deny: {cidr!r}: {error}") from error
+    return Closed(ranges) if ranges else NOTHING_CLOSED
+
+
 class Verdict(NamedTuple):
     """Allowed when `reason` is None. `rule` is what decided, as text: a rule, or the mode.
 
@@ -149,28 +172,32 @@ class Verdict(NamedTuple):
 class Policy:
     """Unchangeable once made."""
 
-    __slots__ = ("_by_host", "mode", "rules")
+    __slots__ = ("_by_host", "_closed", "mode", "rules")
 
-    def __init__(self, mode: str, rules: tuple[Rule, ...] = ()) -> None:
+    def __init__(self, mode: str, rules: tuple[Rule, ...] = (), closed: Closed = NOTHING_CLOSED) -> None:
         self.mode = mode
         self.rules = rules
+        self._closed = closed
         self._by_host: dict[str, list[Rule]] = {}
         for rule in rules:
             if rule.host is not None:
                 self._by_host.setdefault(rule.host, []).append(rule)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Policy) and (self.mode, self.rules) == (other.mode, other.rules)
+        return isinstance(other, Policy) and self._whole() == other._whole()
 
     def __hash__(self) -> int:
-        return hash((self.mode, self.rules))
+        return hash(self._whole())
+
+    def _whole(self) -> tuple[object, ...]:
+        return self.mode, self.rules, self._closed.ranges
 
     @classmethod
     def parse(cls, document: Any) -> Policy:
         """Raises PolicyError for whatever is no policy document."""
-        if not isinstance(document, dict) or set(document) - {"mode", "rules"}:
-            raise PolicyError("a policy has mode and rules, and nothing else")
-        mode, rules = document.get("mode"), document.get("rules", [])
+        if not isinstance(document, dict) or set(document) - {"mode", "rules", "deny"}:
+            raise PolicyError("a policy has mode, rules and deny, and nothing else")
+        mode, rules, deny = document.get("mode"), document.get("rules", []), document.get("deny", [])
         if mode not in MODES:
             raise PolicyError(f"mode {mode!r} is not one of {', '.join(MODES)}")
         if not isinstance(rules, list):
@@ -179,13 +206,17 @@ class Policy:
             raise PolicyError(f"mode {mode} has no rules")
         if len(rules) > MAX_RULES:
             raise PolicyError(f"{len(rules)} rules are more than {MAX_RULES}")
-        policy = cls(mode, tuple(Rule.parse(rule, index) for index, rule in enumerate(rules)))
+        if deny and mode != "open":
+            raise PolicyError(f"mode {mode} has nothing to deny")
+        policy = cls(mode, tuple(Rule.parse(rule, index) for index, rule in enumerate(rules)), _closed(deny))
         if (size := len(json.dumps(policy.to_document()))) > MAX_DOCUMENT_BYTES:
             raise PolicyError(f"the document has {size} bytes, more than {MAX_DOCUMENT_BYTES}")
         return policy
 
     def to_document(self) -> dict[str, Any]:
-        return {"mode": self.mode, "rules": [rule.to_document() for rule in self.rules]}
+        denied = [str(network) for network in self._closed.ranges]
+        rules = [rule.to_document() for rule in self.rules]
+        return {"mode": self.mode, "rules": rules, **({"deny": denied} if denied else {})}
 
     def _named(self, name: str) -> list[Rule]:
         """Rules that match the name at some port: the exact ones first, then the nearest suffix."""
@@ -203,8 +234,13 @@ class Policy:
             return False
         return self.mode == "open" or (self.mode == "rules" and bool(self._named(name)))
 
+    def closes(self, address: Address) -> Verdict | None:
+        """The refusal of an address that `deny` has, also of one that an allowed name leads to; None for any other."""
+        network = self._closed.holds(address)
+        return None if network is None else Verdict(ADDRESS_DENIED, f"deny {network}")
+
     def by_name(self, name: str, port: int) -> Verdict:
-        """For a connection that was dialled by a name of the resolver's."""
+        """For a connection that was dialled by a name of the resolver's. `closes` comes on top of it."""
         if self.mode == "deny" or not is_name(name):
             return Verdict(NAME_NOT_ALLOWED, self.mode)
         if self.mode == "open":
@@ -215,12 +251,12 @@ class Policy:
                 return Verdict(None, str(rule), checked=True)
         return Verdict(PORT_NOT_ALLOWED, str(found[0])) if found else Verdict(NAME_NOT_ALLOWED, "rules")
 
-    def by_address(self, address: IPv4Address | IPv6Address, port: int) -> Verdict:
+    def by_address(self, address: Address, port: int) -> Verdict:
         """For a connection that was dialled by an address. The floor comes on top of it."""
         if self.mode == "deny":
             return Verdict(ADDRESS_NOT_ALLOWED, "deny")
         if self.mode == "open":
-            return Verdict(None, "open")
+            return self.closes(address) or Verdict(None, "open")
         near = None
         for rule in self.rules:
             if rule.network is not None and address in rule.network:

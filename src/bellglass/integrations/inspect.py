@@ -45,8 +45,9 @@ _UNAVAILABLE = (errors.SandboxGone, errors.NotFound, errors.ServiceError, errors
 
 
 class BellglassConfig(BaseModel, frozen=True, extra="forbid"):
-    """What sandboxes of samples are like; what is left out is Bellglass's default. `network` is "deny", "open" or the
-    names of hosts and presets: `{"presets": ["pip"], "allow": ["api.example.com:443"]}`."""
+    """What sandboxes of samples are like; what is left out is Bellglass's default. `network` is "deny", "open", the
+    names of hosts and presets (`{"presets": ["pip"], "allow": ["api.example.com:443"]}`), or all but some addresses
+    (`{"mode": "open", "deny": ["203.0.114.0/24"]}`)."""
 
     template: str = "base"
     lifetime: int | float | str = "6h"
@@ -60,13 +61,14 @@ class BellglassConfig(BaseModel, frozen=True, extra="forbid"):
     isolation: str | None = None
     at_least: str | None = None
     idle_timeout: int | float | str | None = None
-    network: Literal["deny", "open"] | dict[str, list[str]] = "deny"
+    network: Literal["deny", "open"] | dict[str, str | list[str]] = "deny"
     labels: dict[str, str] | None = None
 
     def options(self) -> dict[str, Any]:
         """For `AsyncSandbox`."""
         given: dict[str, Any] = self.model_dump(exclude_none=True, exclude={"template", "network", "labels"})
-        given["network"] = self.network if isinstance(self.network, str) else Network(**self.network)
+        fields: Any = self.network
+        given["network"] = fields if isinstance(fields, str) else Network(**fields)
         given["labels"] = {**(self.labels or {}), **LABEL}
         return given
 

@@ -25,6 +25,7 @@ from bellglass.model.logs import LogLine as LogLine
 from bellglass.model.logs import LogPage as LogPage
 from bellglass.model.metrics import SandboxMetrics as SandboxMetrics
 from bellglass.model.network import DEFAULT_PORTS as DEFAULT_PORTS
+from bellglass.model.network import MAX_DENIED as MAX_DENIED
 from bellglass.model.network import MAX_PRESETS as MAX_PRESETS
 from bellglass.model.network import MAX_RULE_PORTS as MAX_RULE_PORTS
 from bellglass.model.network import MAX_RULES as MAX_RULES

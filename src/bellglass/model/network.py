@@ -1,7 +1,8 @@
 """What a sandbox may reach.
 
 A network is `"deny"` (nothing), `"open"` (every public address), or a NetworkPolicy: nothing but what its presets and
-rules name. Private, metadata and the host's own addresses stay closed under each of them.
+rules name, or every public address but what it denies. Private, metadata and the host's own addresses stay closed under
+each of them.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any, Literal
 from bellglass.record import Record
 
 MAX_RULES = 256
+MAX_DENIED = 1024
 MAX_RULE_PORTS = 64
 MAX_PRESETS = 16
 DEFAULT_PORTS = (443,)
@@ -38,10 +40,18 @@ class NetworkRule(Record):
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkPolicy(Record):
     """`presets` are names of the installation (`pip`, `npm`, `apt`); in `allow` "api.example.com:443" stands for a
-    rule."""
+    rule. With `mode` "open" all that is public is open but for `deny`, and the two others are empty."""
 
     presets: list[str] = dataclasses.field(default_factory=list)
     allow: list[NetworkRule | str] = dataclasses.field(default_factory=list)
+    mode: Literal["rules", "open"] = "rules"
+    deny: list[str] = dataclasses.field(default_factory=list)
+    """Addresses and CIDRs, IPv4 and IPv6, also for names that lead to them."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Without what its mode has no use for, so that it can be set again as it is."""
+        whole = Record.to_json(self)
+        return {key: whole[key] for key in (("mode", "deny") if self.mode == "open" else ("presets", "allow"))}
 
     def rules(self) -> list[NetworkRule]:
         """Of one that a server has answered: there all are written out."""

@@ -1,4 +1,5 @@
-"""What a sandbox may reach, as values: `Network(presets=["pip"], allow=["api.example.com:443"])`.
+"""What a sandbox may reach, as values: `Network(presets=["pip"], allow=["api.example.com:443"])`, or all but some
+addresses: `Network(mode="open", deny=["203.0.114.0/24"])`.
 
 Nothing is checked here but the kinds of the values: what a server can do it says itself, with a typed error.
 """
@@ -33,18 +34,26 @@ class Rule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """Egress is denied but for `presets` (of the server: "pip", "npm", "apt") and `allow` (rules, or "host:port")."""
+    """Egress is denied but for `presets` (of the server: "pip", "npm", "apt") and `allow` (rules, or "host:port").
+
+    With `mode="open"` it is allowed to every public address but those of `deny` (addresses and CIDRs), also for names
+    that lead to them."""
 
     presets: Sequence[str] = ()
     allow: Sequence[Rule | str] = ()
+    mode: Literal["rules", "open"] = "rules"
+    deny: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        if isinstance(self.presets, str) or isinstance(self.allow, str):
-            raise TypeError("presets and allow are lists")
+        if any(isinstance(value, str) for value in (self.presets, self.allow, self.deny)):
+            raise TypeError("presets, allow and deny are lists")
 
     def to_json(self) -> dict[str, Any]:
         rules = [rule.to_json() if isinstance(rule, Rule) else rule for rule in self.allow]
-        return {"presets": list(self.presets), "allow": rules}
+        body: dict[str, Any] = {"presets": list(self.presets), "allow": rules}
+        if self.mode != "rules" or self.deny:
+            body |= {"mode": self.mode, "deny": list(self.deny)}
+        return body
 
 
 def network_body(value: str | Network | NetworkPolicy) -> Any:

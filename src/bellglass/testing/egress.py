@@ -19,7 +19,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -291,9 +291,9 @@ class Rig:
 
     # --- what tests do -----------------------------------------------------------------------------------
 
-    def attach(self, name: str, *rules: dict[str, Any], mode: str = "rules") -> Sandbox:
+    def attach(self, name: str, *rules: dict[str, Any], **more: Any) -> Sandbox:
         sandbox = self.sandboxes[name] = Sandbox(name)
-        document = policy(*rules, mode=mode)
+        document = policy(*rules, **more)
         self._generations[name] = 1
         for process, sockets in (("proxy", [sandbox.tcp]), ("resolver", [sandbox.udp, sandbox.dns_tcp])):
             descriptors = [sock.fileno() for sock in sockets]
@@ -324,9 +324,9 @@ class Rig:
             for process in ("proxy", "resolver"):
                 self.call(process, "detach", sandbox=f"crowd{index}")
 
-    def policy(self, name: str, *rules: dict[str, Any], mode: str = "rules") -> None:
+    def policy(self, name: str, *rules: dict[str, Any], **more: Any) -> None:
         self._generations[name] += 1
-        fields = {"sandbox": name, "generation": self._generations[name], "policy": policy(*rules, mode=mode)}
+        fields = {"sandbox": name, "generation": self._generations[name], "policy": policy(*rules, **more)}
         for process in ("proxy", "resolver"):
             self.call(process, "policy", **fields)
 
@@ -343,8 +343,9 @@ class Rig:
         return self.events.pop(0)
 
 
-def policy(*rules: dict[str, Any], mode: str = "rules") -> dict[str, Any]:
-    return {"mode": mode, "rules": [{"ports": [443], "protocol": "tcp", "origin": "allow", **rule} for rule in rules]}
+def policy(*rules: dict[str, Any], mode: str = "rules", deny: Iterable[str] = ()) -> dict[str, Any]:
+    whole = [{"ports": [443], "protocol": "tcp", "origin": "allow", **rule} for rule in rules]
+    return {"mode": mode, "rules": whole, "deny": list(deny)}
 
 
 def until(condition: Callable[[], bool], seconds: float = 20) -> None:

@@ -137,8 +137,12 @@ def test_networks(create: Callable[..., Sandbox]) -> None:
         assert narrow.get_info().allow_internet_access is False
         narrow.update_network({})
         assert narrow.get_info().allow_internet_access is True
+    but_one = create(network={"deny_out": ["203.0.114.7", "203.0.115.0/24"], "allow_out": ["203.0.115.0/25"]})
+    shown = but_one.get_info().network
+    assert shown is not None and shown["deny_out"] == ["203.0.114.7/32", "203.0.115.128/25"]
+    assert but_one.get_info().allow_internet_access is True
     with pytest.raises(SandboxException, match=REFUSED):
-        create(network={"deny_out": ["203.0.114.7"]})
+        create(network={"deny_out": ["0.0.0.0/1"], "allow_out": [f"9.{number}.0.1" for number in range(0, 256, 2)]})
     with pytest.raises(SandboxException, match="400: "):
         create(network={"allow_out": ["api.example.com"]})
 

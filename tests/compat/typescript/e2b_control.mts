@@ -44,7 +44,11 @@ test('networks', async () => {
     assert.deepEqual((await sandbox.getInfo()).network?.allowOut, ['api.example.com', '203.0.114.0/24'])
     await sandbox.updateNetwork({ allowInternetAccess: false })
     assert.equal((await sandbox.getInfo()).allowInternetAccess, false)
-    await assert.rejects(sandbox.updateNetwork({ denyOut: ['203.0.114.7'] }), /501: /)
+    await sandbox.updateNetwork({ denyOut: ['203.0.114.7'] })
+    assert.deepEqual((await sandbox.getInfo()).network?.denyOut, ['203.0.114.7/32'])
+    assert.equal((await sandbox.getInfo()).allowInternetAccess, true)
+    const crowd = Array.from({ length: 128 }, (_, number) => `9.${number * 2}.0.1`)
+    await assert.rejects(sandbox.updateNetwork({ denyOut: ['0.0.0.0/1'], allowOut: crowd }), /501: /)
   } finally {
     await sandbox.kill()
   }

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from typing import Any
 from urllib.parse import quote, urlencode
 
 import httpx2
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from server_harness import Harness
+
+from bellglass.server.compat.e2b.control.bodies import Body
+from bellglass.server.compat.e2b.control.network import _Range, update
 
 DETAIL = {
     "templateID", "sandboxID", "clientID", "startedAt", "endAt", "cpuCount", "memoryMB", "diskSizeMB", "state",
@@ -222,6 +228,25 @@ ALL = "0.0.0.0/0"
         ({"network": {"denyOut": [ALL]}}, "deny", {"denyOut": [ALL]}),
         ({"network": {"denyOut": ["all"], "allowOut": ["all"]}}, "open", None),
         ({"network": {"allowOut": ["203.0.114.7"]}}, "open", None),
+        ({"network": {"denyOut": ["203.0.114.7", "::/0"]}}, "deny", {"denyOut": [ALL]}),
+        ({"network": {"denyOut": ["203.0.114.7/0"]}}, "deny", {"denyOut": [ALL]}),
+        ({"network": {"denyOut": ["203.0.114.7"], "allowOut": ["0.0.0.0/0"]}}, "open", None),
+        ({"network": {"denyOut": ["203.0.114.7"], "allowOut": ["203.0.114.0/24"]}}, "open", None),
+        (
+            {"network": {"denyOut": ["203.0.114.7", "203.0.115.9/24", "2a00::7", "::ffff:1.2.3.4"]}},
+            {"mode": "open", "deny": ["203.0.114.7/32", "203.0.115.0/24", "2a00::7/128", "1.2.3.4/32"]},
+            {"denyOut": ["203.0.114.7/32", "203.0.115.0/24", "2a00::7/128", "1.2.3.4/32"]},
+        ),
+        (
+            {"network": {"denyOut": ["203.0.114.0/30", "8.8.8.8"], "allowOut": ["::ffff:203.0.114.2", "2a00::/16"]}},
+            {"mode": "open", "deny": ["203.0.114.0/31", "203.0.114.3/32", "8.8.8.8/32"]},
+            {"denyOut": ["203.0.114.0/31", "203.0.114.3/32", "8.8.8.8/32"]},
+        ),
+        (
+            {"allow_internet_access": False, "network": {"denyOut": ["8.8.8.8"], "allowOut": ["203.0.114.7"]}},
+            [{"host": None, "cidr": "203.0.114.7/32", "ports": "any", "protocol": "tcp"}],
+            {"allowOut": ["203.0.114.7/32"], "denyOut": [ALL]},
+        ),
         (
             {"network": {"denyOut": [ALL], "allowOut": ["API.example.com"], "dnsServers": []}},
             [{"host": "api.example.com", "cidr": None, "ports": [80, 443], "protocol": "tcp"}],
@@ -238,7 +263,7 @@ ALL = "0.0.0.0/0"
     ],
 )
 def test_networks(e2b: httpx2.Client, api: httpx2.Client, body: Any, native: Any, shown: Any) -> None:
-    wanted = native if isinstance(native, str) else {"presets": [], "allow": native}
+    wanted = {"presets": [], "allow": native} if isinstance(native, list) else native
     id = create(e2b, **body)["sandboxID"]
     assert api.get(f"/v1/sandboxes/{id}").json()["network"] == wanted
     detail = e2b.get(f"/sandboxes/{id}").json()
@@ -255,7 +280,12 @@ def test_networks(e2b: httpx2.Client, api: httpx2.Client, body: Any, native: Any
 @pytest.mark.parametrize(
     ("network", "status"),
     [
-        ({"denyOut": ["203.0.114.0/24"]}, 501),
+        ({"denyOut": ["0.0.0.0/1"], "allowOut": [f"9.{n}.0.1" for n in range(0, 256, 2)]}, 501),
+        ({"denyOut": ["203.0.114.0/24"], "allowOut": ["example.com"]}, 400),
+        ({"denyOut": ["fe80::1%eth0"]}, 400),
+        ({"denyOut": ["203.0.114.7"] * 1025}, 400),
+        ({"denyOut": ["203.0.114.7"], "allowOut": ["203.0.114.7"] * 1025}, 400),
+        ({"allowOut": ["::/0"], "denyOut": [ALL]}, 400),
         ({"denyOut": ["example.com"]}, 400),
         ({"allowOut": ["example.com"]}, 400),
         ({"allowOut": ["com", "*"], "denyOut": [ALL]}, 400),
@@ -323,3 +353,28 @@ def test_aliases_of_templates(harness: Harness, e2b: httpx2.Client, api: httpx2.
         assert e2b.get(f"/sandboxes/{id}").json()["templateID"] == "code-interpreter-v1", "a real one goes before"
     finally:
         harness.peer.templates = before
+
+
+def ranges(first: int, bits: int) -> st.SearchStrategy[_Range]:
+    """Within 64 addresses, so that they often meet."""
+    lengths = st.integers(bits - 6, bits)
+    return st.builds(
+        lambda at, length: ipaddress.ip_network((first + (at >> (bits - length) << (bits - length)), length)),
+        st.integers(0, 63), lengths,
+    )  # fmt: skip
+
+
+NEAR = st.lists(st.one_of(ranges(0x08080800, 32), ranges(0x2A00 << 112, 128)), max_size=4)
+
+
+@given(NEAR, NEAR)
+def test_what_is_allowed_wins_over_what_is_denied(denied: list[_Range], allowed: list[_Range]) -> None:
+    """Address by address."""
+    body = Body({"denyOut": [str(one) for one in denied], "allowOut": [str(one) for one in allowed]})
+    network = update(body)
+    left = [] if network == "open" else [ipaddress.ip_network(text) for text in network.deny]  # type: ignore[union-attr]
+    for address in (*ipaddress.ip_network("8.8.8.0/26"), *ipaddress.ip_network("2a00::/122")):
+        is_denied, is_allowed, is_left = (
+            any(address in one for one in some if one.version == address.version) for some in (denied, allowed, left)
+        )
+        assert is_left is (is_denied and not is_allowed)

@@ -14,7 +14,7 @@ from server_peer import PIP
 from bellglass.egress.floor import Floor, parse_exceptions
 from bellglass.egress.policy import Policy
 from bellglass.errors import BellglassError, InvalidRequest
-from bellglass.model import Network, NetworkPolicy, NetworkRule
+from bellglass.model import Network, NetworkPolicy, NetworkRule, read_network
 from bellglass.server.cluster.base import NodeInfo
 from bellglass.server.network.judge import judge
 
@@ -161,6 +161,68 @@ def test_how_many() -> None:
             judged(network)
 
 
+def test_open_but_for_some() -> None:
+    found = judged(
+        NetworkPolicy(
+            mode="open",
+            deny=[
+                "203.0.114.7",
+                "203.0.114.7/32",
+                "2A00:1450::/32",
+                "::ffff:1.2.3.4",
+                "10.0.0.0/8",
+                "::/0",
+                "::1.2.3.4",
+            ],
+        )
+    )
+    kept = ["203.0.114.7/32", "2a00:1450::/32", "1.2.3.4/32", "10.0.0.0/8", "::/0", "::102:304/128"]
+    assert found == NetworkPolicy(mode="open", deny=kept)
+    assert isinstance(found, NetworkPolicy) and found.to_json() == {"mode": "open", "deny": kept}
+    assert judged(found) == found and read_network(found.to_json()) == found
+    Policy.parse({**found.to_json(), "rules": []})
+    assert judged(NetworkPolicy(mode="open")) == "open"
+    assert judged(NetworkPolicy(mode="rules", allow=["a.example"])) == judged(NetworkPolicy(allow=["a.example"]))
+    assert NetworkPolicy(allow=["a.example"]).to_json() == {"presets": [], "allow": ["a.example"]}
+
+
+@pytest.mark.parametrize(
+    ("network", "field", "told"),
+    [
+        (NetworkPolicy(deny=["203.0.114.7"]), "deny", "nothing is open but what presets and allow name"),
+        (NetworkPolicy(deny=["203.0.114.7"], allow=["a.example"]), "deny", "is for a network that is open"),
+        (NetworkPolicy(mode="open", deny=["203.0.114.7"], allow=["a.example"]), "allow", "which allows all"),
+        (NetworkPolicy(mode="open", presets=["pip"]), "presets", "which allows all"),
+        (NetworkPolicy(mode="open", deny=["203.0.114.7", "evil.example"]), "deny.1", "not a range of addresses"),
+        (NetworkPolicy(mode="open", deny=["203.0.114.7:443"]), "deny.0", "not a range of addresses"),
+        (NetworkPolicy(mode="open", deny=[""]), "deny.0", "not a range of addresses"),
+        (NetworkPolicy(mode="open", deny=["203.0.114.7/24"]), "deny.0", "did you mean '203.0.114.0/24'"),
+        (NetworkPolicy(mode="open", deny=["2a00::1/64"]), "deny.0", "did you mean '2a00::/64'"),
+        (NetworkPolicy(mode="open", deny=["fe80::1%eth0"]), "deny.0", "has a zone"),
+        (NetworkPolicy(mode="open", deny=["0.0.0.0/0"]), "deny.0", '"deny" closes everything'),
+        (NetworkPolicy(mode="open", deny=["::ffff:0:0/96"]), "deny.0", '"deny" closes everything'),
+        (NetworkPolicy(mode="open", deny=["203.0.114.7"] * 1025), "deny", "at most 1024"),
+    ],
+    ids=lambda value: str(value)[:70],
+)  # fmt: skip
+def test_what_can_not_be_denied(network: Network, field: str, told: str) -> None:
+    assert judged(NetworkPolicy(mode="open", deny=["203.0.114.7"])) != "open"
+    with pytest.raises(InvalidRequest) as refusal:
+        judged(network)
+    assert refusal.value.details["field"] == f"network.{field}".rstrip(".")
+    assert told in f"{refusal.value.message} {refusal.value.hint}"
+
+
+@given(st.text(alphabet="0123456789abcdef.:/%", max_size=40))
+def test_whatever_is_denied_is_a_policy(text: str) -> None:
+    try:
+        network = judged(NetworkPolicy(mode="open", deny=[text]))
+    except BellglassError:
+        return
+    assert isinstance(network, NetworkPolicy)
+    Policy.parse({**network.to_json(), "rules": []})
+
+
 @given(st.text(max_size=40))
 def test_whatever_is_taken_is_a_policy(text: str) -> None:
     """No text makes a rule that proxy and resolver would refuse, or anything but our own error."""
@@ -184,6 +246,10 @@ def test_whatever_is_taken_is_a_policy(text: str) -> None:
         ({"allow": [{"host": "a.example", "ports": ["443"]}]}, "network.allow.0.ports.0"),
         ({"allow": ["a.example", {"host": 5}]}, "network.allow.1.host"),
         ({"allow": ["a.example", 5]}, "network.allow.1"),
+        ({"deny": ["203.0.114.7"]}, "network.deny"),
+        ({"mode": "wide", "deny": []}, "network.mode"),
+        ({"mode": "open", "deny": "203.0.114.7"}, "network.deny"),
+        ({"mode": "open", "deny": [7]}, "network.deny.0"),
     ],
     ids=str,
 )

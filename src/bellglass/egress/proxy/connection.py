@@ -1,8 +1,9 @@
 """One connection of a sandbox, from accept to the last byte: decide, look at the first bytes, dial, relay.
 
 The order is the boundary: the name comes from the resolver, is checked against the policy, then what the client says in
-its first bytes where the port tells what they must be, then the address against the floor; the one that was checked is
-dialled. Nothing of the client's is taken off its socket before all that. `cut` ends it inside the call.
+its first bytes where the port tells what they must be, then the address against the floor and what the policy closes;
+the one that was checked is dialled. Nothing of the client's is taken off its socket before all that. `cut` ends it
+inside the call.
 
 A client may change bytes that it has sent: those of sendfile(2) are the file's own pages until somebody copies them. So
 what was read once may read otherwise the next time, and what passes because of what it says passes as it was read.
@@ -56,6 +57,8 @@ class Connection:
         self.name: str | None = None
         self.verdict: Verdict | None = None
         """None as long as the resolver is being asked."""
+        self.dialled: Address | None = None
+        """Where its packets go, from before the first one on."""
         self.sent, self.received = Counter(), Counter()
         self._loop = ward.loop
         self._client = client
@@ -88,9 +91,10 @@ class Connection:
     def judge(self) -> Verdict:
         """What the policy of now says."""
         policy = self.ward.policy
-        if self.name is not None:
-            return policy.by_name(self.name, self.port)
-        return policy.by_address(self.address, self.port)
+        by = policy.by_address(self.address, self.port) if self.name is None else policy.by_name(self.name, self.port)
+        if by.allowed and self.dialled is not None:
+            return policy.closes(self.dialled) or by
+        return by
 
     def stands(self) -> bool:
         """Whether it may go on under the policy of now: one that was let through unread may not where it's read."""
@@ -160,16 +164,16 @@ class Connection:
             await self._relay_raw(start)
 
     async def _dial(self) -> None:
-        """Raises Refused when no address is above the floor, Failed."""
+        """Raises Refused when each address is below the floor or closed by the policy, Failed."""
         try:
             found = await self.ward.addresses(self.name) if self.name is not None else (self.address,)
         except LookupFailed as error:
             raise Failed("lookup_failed") from error
         held, dials = None, 0
         for address in found:
-            # Right before each: the one before may have taken its whole time.
-            if (range_of_it := self.ward.floor.holds(address)) is not None:
-                held = held or (address, range_of_it)
+            # Right before each: the one before may have taken its whole time, and the policy be another one.
+            if (refusal := self._refusal_of(address)) is not None:
+                held = held or (address, refusal)
                 continue
             dials += 1
             if await self._dialled(address):
@@ -178,8 +182,14 @@ class Connection:
                 break
         if held is not None and not dials:
             self.address = held[0]
-            raise Refused("floor", rule=held[1])
+            raise held[1]
         raise Failed("connect_failed")
+
+    def _refusal_of(self, address: Address) -> Refused | None:
+        if (range_of_it := self.ward.floor.holds(address)) is not None:
+            return Refused("floor", rule=range_of_it)
+        closed = self.ward.policy.closes(address)
+        return None if closed is None else Refused(str(closed.reason), rule=closed.rule)
 
     async def _dialled(self, address: Address) -> bool:
         family = socket.AF_INET if address.version == 4 else socket.AF_INET6
@@ -194,10 +204,12 @@ class Connection:
             sock.setsockopt(socket.IPPROTO_TCP, option, value)
         for one in (sock, self._client):
             _bound_buffers(one, len(self.ward.connections))
+        # From here on a change of the policy ends it at once, by this address too: nothing is awaited in between.
+        self.dialled = address
         try:
             await connect(self._loop, sock, address, self.port, monotonic() + DIAL_TIMEOUT_S)
         except OSError:  # a TimeoutError as well
-            self._upstream = None
+            self._upstream = self.dialled = None
             self._loop.close(sock)
             return False
         self.address = address

@@ -94,6 +94,8 @@ class Presets:
         nothing, and the rest is in force."""
         if not isinstance(network, NetworkPolicy):
             return {"mode": network, "rules": []}
+        if network.mode == "open":
+            return {"mode": "open", "rules": [], "deny": network.deny}
         rules = [rule.document() for rule in network.rules()]
         for name in network.presets:
             preset = await self._known(name)

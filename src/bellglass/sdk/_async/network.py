@@ -10,7 +10,7 @@ from bellglass.sdk._network import Network, network_body
 
 class AsyncBoxNetwork:
     """`box.network.set("deny")` closes all of it, `Network(presets=["pip"], allow=["api.example.com:443"])` opens just
-    that."""
+    that, `Network(mode="open", deny=["203.0.114.0/24"])` all but that."""
 
     def __init__(self, transport: AsyncTransport, sandbox_id: str) -> None:
         self._transport = transport

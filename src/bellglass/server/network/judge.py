@@ -9,16 +9,28 @@ import ipaddress
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from bellglass.egress.closed import without_mapping
 from bellglass.egress.floor import Floor
 from bellglass.egress.policy import Policy, PolicyError
 from bellglass.errors import InvalidRequest, NotSupported
-from bellglass.model import DEFAULT_PORTS, MAX_PRESETS, MAX_RULE_PORTS, MAX_RULES, Network, NetworkPolicy, NetworkRule
+from bellglass.model import (
+    DEFAULT_PORTS,
+    MAX_DENIED,
+    MAX_PRESETS,
+    MAX_RULE_PORTS,
+    MAX_RULES,
+    Network,
+    NetworkPolicy,
+    NetworkRule,
+)
 from bellglass.server.cluster.base import NodeInfo
 from bellglass.server.http.validation import did_you_mean, refuse
 from bellglass.server.network.hosts import normal_host
 
 FIELD = "network"
 MODES = ("deny", "open")
+ONLY_NAMED = "here nothing is open but what presets and allow name"
+OPEN_BUT = '{"mode": "open", "deny": [...]} opens all but that'
 Presets = Mapping[str, Mapping[str, Any]]
 """As the node tells them: every name there is, and of those that were asked for `rules` (of a policy's document), or
 `problem` and `hint`."""
@@ -27,7 +39,7 @@ Presets = Mapping[str, Mapping[str, Any]]
 def judge(wanted: Network, info: NodeInfo, presets: Presets, floor: Floor) -> Network:
     """Raises InvalidRequest, and NotSupported where sandboxes have no network."""
     if isinstance(wanted, str) and wanted not in MODES:
-        raise refuse(FIELD, wanted, "is no network", 'deny, open, or {"presets": [...], "allow": [...]}')
+        raise refuse(FIELD, wanted, "is no network", f'deny, open, {{"presets": [...], "allow": [...]}}; {OPEN_BUT}')
     if wanted == "deny":
         return wanted
     if not info.raw.get("capabilities", {}).get("network"):
@@ -38,12 +50,38 @@ def judge(wanted: Network, info: NodeInfo, presets: Presets, floor: Floor) -> Ne
         )
     if isinstance(wanted, str):
         return wanted
+    if wanted.mode == "open":
+        return _open(wanted)
+    if wanted.deny:
+        raise refuse(f"{FIELD}.deny", wanted.deny, f"is for a network that is open; {ONLY_NAMED}", OPEN_BUT)
     if len(wanted.allow) > MAX_RULES:
         raise refuse(f"{FIELD}.allow", len(wanted.allow), "rules are too many", f"at most {MAX_RULES}")
     allow = [_rule(rule, f"{FIELD}.allow.{number}", floor) for number, rule in enumerate(wanted.allow)]
     named = _presets(wanted.presets, presets)
-    _check_whole([rule.document() for rule in allow] + [rule for rules in named.values() for rule in rules])
+    rules = [rule.document() for rule in allow] + [rule for rules in named.values() for rule in rules]
+    _check_whole(rules)
     return NetworkPolicy(presets=list(named), allow=list(allow))
+
+
+def _open(wanted: NetworkPolicy) -> Network:
+    """All but what it denies."""
+    for field, given in (("allow", wanted.allow), ("presets", wanted.presets)):
+        if given:
+            raise refuse(f"{FIELD}.{field}", given, "goes with no mode 'open', which allows all", OPEN_BUT)
+    if len(wanted.deny) > MAX_DENIED:
+        raise refuse(f"{FIELD}.deny", len(wanted.deny), "ranges are too many", f"at most {MAX_DENIED}")
+    deny = [_denied(text, f"{FIELD}.deny.{number}") for number, text in enumerate(wanted.deny)]
+    if not deny:
+        return "open"
+    return NetworkPolicy(mode="open", deny=list(dict.fromkeys(deny)))
+
+
+def _denied(text: str, field: str) -> str:
+    """Ranges that are closed anyway pass: it is no mistake to deny them."""
+    network = without_mapping(_range(text, field))
+    if network.version == 4 and not network.prefixlen:
+        raise refuse(field, text, "would close IPv4 alone, and names may lead to IPv6", '"deny" closes everything')
+    return str(network)
 
 
 def _presets(names: list[str], known: Presets) -> dict[str, list[dict[str, Any]]]:
@@ -102,15 +140,22 @@ def _ports(ports: list[int] | Literal["any"], field: str) -> list[int] | Literal
     return sorted(set(ports))
 
 
-def _cidr(text: str, field: str, floor: Floor) -> str:
+def _range(text: str, field: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
     try:
         network = ipaddress.ip_network(text, strict=False)
     except ValueError:
         raise refuse(field, text, "is not a range of addresses", 'such as "203.0.114.0/24"') from None
+    if "%" in text:
+        raise refuse(field, text, "has a zone", "leave out what follows the %")
+    if network.network_address != ipaddress.ip_address(text.partition("/")[0]):
+        raise refuse(field, text, "has bits behind its prefix", f"did you mean {str(network)!r}?")
+    return network
+
+
+def _cidr(text: str, field: str, floor: Floor) -> str:
+    network = _range(text, field)
     if network.version != 4:
         raise refuse(field, text, "is of IPv6, which sandboxes have not", "give the host's name, or its IPv4 addresses")
-    if str(network.network_address) != text.partition("/")[0]:
-        raise refuse(field, text, "has bits behind its prefix", f"did you mean {str(network)!r}?")
     if (held := floor.covers(network)) is not None:
         raise refuse(
             field,

@@ -14,7 +14,7 @@ from bellglass.server.http.context import context_of
 from bellglass.server.services import project_of, services_of
 
 routes = Routes("network")
-MISTAKEN = {"presets": "network", "allow": "network", "rules": "network", "policy": "network", "mode": "network"}
+MISTAKEN = dict.fromkeys(("presets", "allow", "rules", "policy", "mode", "deny"), "network")
 EXAMPLE = {"network": {"allow": ["api.example.com:443", {"cidr": "203.0.114.0/24"}]}}
 
 
