@@ -138,6 +138,10 @@ KINDS: dict[str, tuple[Any, set[tuple[str, int]]]] = {
         "open", {("raw.test", 5000), ("raw.test", 5001), ("deep.down.raw.test", 5000), (RAW, 5000), (RAW, 5001),
                  ("house.test", 5000), (HOUSE, 5000)},
     ),
+    "all but the house": (
+        Network(mode="open", deny=["8.8.8.8", f"{HOUSE}/32"]),
+        {("raw.test", 5000), ("raw.test", 5001), ("deep.down.raw.test", 5000), (RAW, 5000), (RAW, 5001)},
+    ),
 }  # fmt: skip
 PLACES = {place for _, open_places in KINDS.values() for place in open_places} | {
     (CLOSED, 5000), ("closed.test", 5000), ("metadata.test", 5000), ("169.254.169.254", 5000), ("127.0.0.1", 5000),
@@ -162,6 +166,8 @@ def test_from_the_create_on(installation: Stack) -> None:
         assert dial(box, "raw.test") == "ready" and dial(box, "raw.test", 5001) in REFUSED
     with installation.sandbox(**SMALL) as box:
         assert dial(box, "raw.test") in REFUSED
+    with installation.sandbox(**SMALL, network=Network(mode="open", deny=[RAW])) as box:
+        assert dial(box, "raw.test") in REFUSED and dial(box, RAW) in REFUSED and dial(box, "house.test") == "ready"
 
 
 def test_open_connections_are_cut_before_the_answer(guest: Any) -> None:

@@ -329,6 +329,12 @@ def test_network(run: Callable[..., Done], fake: Any) -> None:
     refused = run("network", made, "--network", "deny", "--preset", "pip")
     assert refused.code == 1 and refused.err.startswith("error: --network deny")
     assert run("network", made, "--allow", "*.com").code == 1
+    but = run("network", made, "--network", "open", "--deny", "203.0.114.7/32", "--deny", "2a00::/16")
+    assert fake.bodies[-1]["network"]["deny"] == ["203.0.114.7/32", "2a00::/16"]
+    assert but.out.split() == ["open", "DENIED", "203.0.114.7/32", "2a00::/16"]
+    for more in ((), ("--network", "deny"), ("--network", "open", "--allow", "a.example")):
+        refused = run("network", made, "--deny", "203.0.114.7", *more)
+        assert refused.code == 1 and refused.err.startswith("error: --deny 203.0.114.7")
     assert run("run", "--network", "open", "--", "true").code == 0 and fake.bodies[-2]["network"] == "open"
 
 

@@ -83,7 +83,7 @@ class Sandboxes:
 
     def judge(self, network: Any) -> None:
         """Of the real one's judgement a single rule."""
-        if network not in ("deny", "open") and "*.com" in network["allow"]:
+        if network not in ("deny", "open") and "*.com" in network.get("allow", ()):
             raise errors.InvalidRequest("network.allow: '*.com' is too wide", details={"field": "network.allow.0.host"})
 
     async def network(self, request: Request) -> Response:

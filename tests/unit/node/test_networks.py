@@ -16,6 +16,7 @@ from bellglass.node.net.presets import Preset
 
 OPEN = {"mode": "open", "rules": []}
 DENY = {"mode": "deny", "rules": []}
+ALL_BUT = {"mode": "open", "deny": ["203.0.114.7/32"]}
 RULES = {"presets": [], "allow": [{"host": "api.example.com", "cidr": None, "ports": [443], "protocol": "tcp"}]}
 DOCUMENT = {
     "mode": "rules",
@@ -72,9 +73,11 @@ def test_a_change_is_journalled_and_handed_on(run: Any) -> None:
             assert egress.policies[box.id] == (2, DOCUMENT) and journalled(node, box) == (RULES, 2)
 
             await change(box, "deny", 5)
+            await change(box, ALL_BUT, 6)
+            assert egress.policies[box.id] == (6, {**OPEN, "deny": ALL_BUT["deny"]})
             await node.stop()
             await node.start()
-            assert journalled(node, box) == ("deny", 5)
+            assert journalled(node, box) == (ALL_BUT, 6)
 
     run(scenario())
 

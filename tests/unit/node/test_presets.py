@@ -146,6 +146,9 @@ def test_documents(run: Any) -> None:
         known = presets(pip="https://pip.example/simple")
         assert await known.document("deny") == {"mode": "deny", "rules": []}
         assert await known.document("open") == {"mode": "open", "rules": []}
+        but = NetworkPolicy(mode="open", deny=["203.0.114.0/24", "2a00::/16"])
+        assert Policy.parse(await known.document(but)).to_document() == await known.document(but)
+        assert await known.document(but) == {"mode": "open", "rules": [], "deny": ["203.0.114.0/24", "2a00::/16"]}
         allow = [NetworkRule(host="a.example"), NetworkRule(cidr="203.0.114.0/24", ports=[22])]
         document = await known.document(NetworkPolicy(presets=["pip", "of-tomorrow"], allow=list(allow)))
         assert Policy.parse(document).to_document() == document

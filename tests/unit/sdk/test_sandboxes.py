@@ -104,6 +104,12 @@ def test_network_is_a_value_that_the_server_judges(api: Any, fake: Any) -> None:
         assert (closed.network, closed.generation) == ("deny", 2) and box.info().network == "deny"
         assert box.network.set(found.network).generation == 3, "what was answered can be set again"
         assert fake.bodies[-1]["network"] == found.network.to_json()
+        box.network.set(Network(mode="open", deny=["203.0.114.7/32"]))
+        assert fake.bodies[-1]["network"] == {"presets": [], "allow": [], "mode": "open", "deny": ["203.0.114.7/32"]}
+        found = box.network.get()
+        assert found.network == NetworkPolicy(mode="open", deny=["203.0.114.7/32"])
+        assert box.network.set(found.network).network == found.network
+        assert fake.bodies[-1]["network"] == {"mode": "open", "deny": ["203.0.114.7/32"]}
         with pytest.raises(InvalidRequest, match="too wide"):
             box.network.set(Network(allow=["*.com"]))
     with pytest.raises(InvalidRequest, match="network"):
@@ -111,8 +117,9 @@ def test_network_is_a_value_that_the_server_judges(api: Any, fake: Any) -> None:
     for wrong in ({}, {"host": "a", "cidr": "b"}):
         with pytest.raises(TypeError):
             Rule(**wrong)
-    with pytest.raises(TypeError):
-        Network(allow="api.example.com:443")
+    for one in ({"allow": "api.example.com:443"}, {"deny": "203.0.114.7"}):
+        with pytest.raises(TypeError):
+            Network(**one)  # type: ignore[arg-type]
 
 
 def test_the_block_deletes_it(api: Any, fake: Any) -> None:
