@@ -32,6 +32,9 @@ else:
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
 """
 
+SHA256 = "import hashlib; print(hashlib.file_digest(open('big', 'rb'), 'sha256').hexdigest())"
+"""A fourth of the time that coreutils take, which know no instruction for it."""
+
 
 def client(stack: Any, *arguments: str) -> int:
     """How much a client process grew by one transfer, in bytes."""
@@ -76,7 +79,7 @@ def test_two_gibibytes_move_with_flat_memory(
         kernel.reset_peak_memory(pid)
     wanted = sha256(big_file)
     grown = {"client up": client(stack, "up", box.id, "big", str(big_file))}
-    assert box.exec(["sha256sum", "big"], timeout=120).stdout.split()[0] == wanted
+    assert box.exec(["python3", "-c", SHA256], timeout=120).stdout.strip() == wanted
     big_file.unlink()
     grown["client down"] = client(stack, "down", box.id, "big", str(tmp_path / "back"))
     assert sha256(tmp_path / "back") == wanted
