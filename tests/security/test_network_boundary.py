@@ -165,24 +165,33 @@ def first_process(stack: Stack, sandbox_id: str) -> int:
     return min(process.pid for process in kernel.processes() if group in process.cgroups)
 
 
+ANSWERED = ("tcp:", "udp:", "icmp:", "moved:tcp:2600", "moved:udp:2600", "moved:icmp:2600")
+
+
 @pytest.fixture(scope="module")
 def without_gateway() -> set[str]:
     """What is sent where nothing is between: each of it arrives, and there are answers of each kind."""
-    near, far = Namespace(), Namespace()
-    near.run("sysctl", "-qw", "net.ipv6.conf.default.disable_ipv6=1")
-    joined(near, far, "eth0", "02:62:67:00:00:01", ["10.200.0.2"], ADDRESSES)
-    near.run("ip", "link", "set", "eth0", "address", "02:62:67:00:00:02")
-    near.run("ip", "route", "add", "default", "via", GATEWAY[0])
-    servers, sniffer = Servers(far), Sniffer(far)
-    sent, answered = probed([], lambda argv: near.run(*argv))
-    servers.close()
-    seen = sniffer.close()
-    near.close()
-    far.close()
+    for _ in range(5):
+        sent, answered, seen = probed_directly()
+        missing = [kind for kind in ANSWERED if not any(name.startswith(kind) for name in answered)]
+        if sent <= seen and not missing:
+            break  # else the host was too busy for the time that an answer has
     assert sent <= seen, sorted(sent - seen)
-    kinds = ("tcp:", "udp:", "icmp:", "moved:tcp:2600", "moved:udp:2600", "moved:icmp:2600")
-    assert all(any(name.startswith(kind) for name in answered) for kind in kinds), sorted(answered)
+    assert not missing
     return sent
+
+
+def probed_directly() -> tuple[set[str], set[str], set[str]]:
+    """As `probed`, and what arrived, over a link between two namespaces."""
+    with contextlib.closing(Namespace()) as near, contextlib.closing(Namespace()) as far:
+        near.run("sysctl", "-qw", "net.ipv6.conf.default.disable_ipv6=1")
+        joined(near, far, "eth0", "02:62:67:00:00:01", ["10.200.0.2"], ADDRESSES)
+        near.run("ip", "link", "set", "eth0", "address", "02:62:67:00:00:02")
+        near.run("ip", "route", "add", "default", "via", GATEWAY[0])
+        servers, sniffer = Servers(far), Sniffer(far)
+        sent, answered = probed([], lambda argv: near.run(*argv))
+        servers.close()
+        return sent, answered, sniffer.close()
 
 
 @pytest.mark.parametrize("network", ["deny", "open"])
