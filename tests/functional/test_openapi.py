@@ -83,6 +83,11 @@ class Target:
         for box in self.client.get("/v1/sandboxes", params={"limit": 1000}).json()["items"]:
             if all_of_them or box["id"] != self.sandbox_id:
                 assert self.client.delete(f"/v1/sandboxes/{box['id']}").status_code == 204
+        if not all_of_them:
+            # One with an address of its own has a listener.
+            ports = f"/v1/sandboxes/{self.sandbox_id}/ports"
+            for published in self.client.get(ports).json().get("items", ()):  # none of one that has ended
+                assert self.client.delete(f"{ports}/{published['port']}").status_code == 204
 
 
 @pytest.fixture(scope="module")
