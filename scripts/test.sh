@@ -73,7 +73,7 @@ plain_stage fuzz ended "$fuzz_pid" "$LOGS/fuzz.out"
 trap - EXIT
 stacks=(tests/functional tests/drivers tests/security)
 # Each worker has an installation of its own, and a file of tests stays with one.
-pytest_stage functional "not alone" "${stacks[@]}" -n 4 --dist loadfile --no-loadscope-reorder
+pytest_stage functional "not alone" "${stacks[@]}" -n 3 --dist loadfile --no-loadscope-reorder
 pytest_stage compat "not alone" tests/compat -n 3 --maxschedchunk 1
 # Only their files: to import all the others would take as long as they do.
 mapfile -t files_alone < <(grep -rl --include='test_*.py' 'mark\.alone' "${stacks[@]}")

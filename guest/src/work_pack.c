@@ -39,9 +39,6 @@ static void pad(uint64_t size)
     output_write(zeros, (size_t)((TAR_BLOCK - size % TAR_BLOCK) % TAR_BLOCK));
 }
 
-/* A tree that is more than the page cache may keep is left there as far as that. */
-static bool keeps(void) { return bytes <= worker.r->cache_bytes; }
-
 static void pack_file(int at, const char *name, int follow)
 {
     struct stat st;
@@ -60,7 +57,7 @@ static void pack_file(int at, const char *name, int follow)
     size_t head = put_header(&st, TAR_FILE, NULL);
     if (size > IO_BYTES - TAR_HEADER_MAX - TAR_BLOCK) {
         output_write(io_buffer, head);
-        if (send_file(fd, size, keeps()) > 0)
+        if (send_file(fd, size, true) > 0)
             worker_fail("read", EIO, "a file shrank while it was read");
         pad(size);
     } else {   /* small: header, bytes and padding with one write */
@@ -76,8 +73,6 @@ static void pack_file(int at, const char *name, int follow)
         size_t padding = (size_t)((TAR_BLOCK - size % TAR_BLOCK) % TAR_BLOCK);
         memset(io_buffer + head + done, 0, padding);
         output_write(io_buffer, head + done + padding);
-        if (!keeps())
-            (void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
     }
     close(fd);
 }

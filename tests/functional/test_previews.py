@@ -186,14 +186,14 @@ def test_visits_end_with_the_sandbox(new_box: Any) -> None:
 
 
 def test_visits_are_activity(new_box: Any) -> None:
-    box = new_box(idle_timeout="2s")
+    box = new_box(idle_timeout="3s")
     box.files.write_text("serve.py", SERVE)
     # In the background of an execution that has ended: only visits say that somebody uses it.
     box.exec("setsid python3 serve.py 127.0.0.1 8000 >/dev/null 2>&1 &")
     published = box.publish(8000, visibility="public")
     with visitor(published.url) as browser:
         began = time.monotonic()
-        while time.monotonic() < began + 4:
+        while time.monotonic() < began + 5:
             assert browser.get("/").status_code == 200
         assert box.info().state == "running"
     deadline = time.monotonic() + 30

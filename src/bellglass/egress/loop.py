@@ -264,6 +264,7 @@ class Loop:
         sleeps = not (happened or self._own or self._rota)
         if sleeps:
             timeout = max(0.0, self._timers[0][0] - monotonic()) if self._timers else -1.0
+            sleeps = timeout != 0.0
             happened = self._epoll.poll(timeout, EVENTS)
         for fd, events in happened:
             watch = self._watches.get(fd)

@@ -19,7 +19,7 @@ from bellglass.egress.closed import Closed, closed_range
 from bellglass.egress.floor import Address
 
 MAX_RULES = 256
-MAX_DENIED = 1024
+MAX_DENIED = 256
 MAX_PORTS = 64
 MAX_DOCUMENT_BYTES = 48 * 1024
 MAX_NAME_BYTES = 253

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from bellglass.record import Record
 
 MAX_RULES = 256
-MAX_DENIED = 1024
+MAX_DENIED = 256
 MAX_RULE_PORTS = 64
 MAX_PRESETS = 16
 DEFAULT_PORTS = (443,)

@@ -82,21 +82,14 @@ def test_pages_that_cannot_go_harm_nothing(peer: Peer, disk: Path) -> None:
     assert peer.file(FileOp.READ, str(disk / "empty"), cache_bytes=0).stdout == b""
 
 
-def test_a_tree_over_the_limit_stays_as_far_as_that(peer: Peer, disk: Path) -> None:
-    """Files that are copied, and files that go into the pipe page by page."""
+def test_a_tree_stays_where_it_is(peer: Peer, disk: Path) -> None:
+    """Its files may be a template's, which the page cache has for all sandboxes of the host."""
     sizes = (SIZE, 3 * MIB, 300_000, 4321)
     contents = {f"f{number}": durable(disk / f"f{number}", size) for number, size in enumerate(sizes)}
-    for limit in (None, sum(sizes) - 1, 0):
+    done = peer.file(FileOp.ARCHIVE_OUT, str(disk), cache_bytes=0)
+    assert done.result is not None, done.failure
+    with tarfile.open(fileobj=io.BytesIO(done.stdout)) as tar:
         for name, data in contents.items():
-            assert (disk / name).read_bytes() == data
-        done = peer.file(FileOp.ARCHIVE_OUT, str(disk), cache_bytes=limit)
-        assert done.result is not None, done.failure
-        packed = 0
-        with tarfile.open(fileobj=io.BytesIO(done.stdout)) as tar:
-            for member in tar.getmembers():
-                packed += member.size
-                stays = limit is None or packed <= limit
-                assert is_cached(disk / member.name) == stays, (limit, member.name)
-                file = tar.extractfile(member)
-                assert file is not None and file.read() == contents[member.name]
-        assert packed == sum(sizes)
+            file = tar.extractfile(next(member for member in tar.getmembers() if member.name.endswith(name)))
+            assert file is not None and file.read() == data
+            assert is_cached(disk / name)

@@ -77,6 +77,36 @@ def test_a_turn_ends_by_itself(run) -> None:
     run(scenario())
 
 
+def test_who_lets_a_turn_run_out_takes_none_until_it_answers(run) -> None:
+    async def scenario() -> None:
+        turns = Turns(1, 0.05)
+        mute = Starts(turns)
+        late = StartKnown()
+        async with turns.of("a") as turn:
+            late.keep(turn)
+            for name in ("a1", "a2"):
+                await mute.add(name)
+            async with turns.of("b"):  # once a's turn has run out
+                assert mute.begun == ["a1", "a2"], "who waited needs none any more"
+                await mute.add("a3")
+                assert mute.begun[2:] == ["a3"]
+                late.set()
+                await mute.add("a4")
+                assert mute.begun[3:] == ["a4"], "that it never started is no answer"
+            again = StartKnown()
+            async with turns.of("a") as turn:
+                again.keep(turn)
+            again.set(answered=True)
+            async with turns.of("b"):
+                await mute.add("a5")
+                assert len(mute.begun) == 4, "it takes turns again"
+        for name in ("a1", "a2", "a3", "a4", "a5"):
+            await mute.end(name)
+        assert turns._free == 1
+
+    run(scenario())
+
+
 def test_a_turn_is_over_when_the_start_is_known(run) -> None:
     async def scenario() -> None:
         turns = Turns(1, NEVER_S)

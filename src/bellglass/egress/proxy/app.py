@@ -126,7 +126,7 @@ class Ward:
             self.sandbox,
             kind="tcp",
             host=host,
-            address=str(connection.address),
+            address=str(connection.dialled or connection.address),
             port=connection.port,
             reason=reason,
             rule=rule,

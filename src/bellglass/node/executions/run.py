@@ -212,7 +212,7 @@ class Run(GuestStream):
         elif frame.type == GuestType.STARTED:
             self._pid = guest.decode_pid(frame.payload)
             faultpoints.reach("node.exec.started")
-            self.start_known.set()
+            self.start_known.set(answered=True)
         elif frame.type == GuestType.ACK:
             if self.stdin is None or frame.channel != STDIN:
                 raise FrameError(f"ACK on channel {frame.channel}")

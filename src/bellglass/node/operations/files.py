@@ -281,7 +281,6 @@ async def archive_read(node: Node, params: Params, stream: LinkStream) -> None:
         path,
         max_bytes=params.integer("max_bytes", None),
         max_entries=params.integer("max_entries", DEFAULT_ARCHIVE_ENTRIES),
-        cache_bytes=request.cache_bytes,
     )
     async with operation:
         async for chunk in operation.chunks():
