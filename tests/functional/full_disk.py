@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bellglass.ballast import FILE_NAME, SIZE_BYTES
+from bellglass.node.flushing import RESERVE_BYTES, RESERVE_NAME
 from bellglass.supervise import control
 from bellglass.testing.stack import PARENT_DIR, Stack
 from tests.functional.own import own_installation
@@ -41,9 +42,10 @@ class SmallDisk:
         return found.f_bavail * found.f_frsize
 
     def given_up(self) -> int:
-        """The bytes of their ballast that the daemons have spent."""
-        folders = (self.stack.data.node_dir, self.stack.data.server_dir)
-        return sum(SIZE_BYTES - (folder / FILE_NAME).stat().st_size for folder in folders)
+        """The bytes of their ballasts that the daemons have spent."""
+        node, server = self.stack.data.node_dir, self.stack.data.server_dir
+        whole = {node / FILE_NAME: SIZE_BYTES, server / FILE_NAME: SIZE_BYTES, node / RESERVE_NAME: RESERVE_BYTES}
+        return sum(size - path.stat().st_size for path, size in whole.items())
 
     def info(self) -> dict[str, Any]:
         """The `disk` of the node."""
@@ -52,6 +54,10 @@ class SmallDisk:
 
     def wait_low(self, low: bool) -> None:
         wait_until(lambda: self.info()["low"] is low, 30, f"the disk does not become {'low' if low else 'free'}")
+
+    def wait_settled(self) -> None:
+        """What sandboxes had changed when it became low is on their disks."""
+        wait_until(lambda: self.info()["settled"], 30, "what sandboxes have changed is not written")
 
     def fill(self, *, leave: int = 0) -> None:
         """Somebody else's data takes every block that is left, but for `leave` bytes."""

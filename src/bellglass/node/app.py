@@ -24,6 +24,7 @@ from bellglass.node.drivers.base import Driver, RaisesWall
 from bellglass.node.executions.records import Records
 from bellglass.node.executions.registry import Limits
 from bellglass.node.executions.turns import Turns
+from bellglass.node.flushing import RESERVE_BYTES, RESERVE_NAME, Flushing
 from bellglass.node.journal import Journal
 from bellglass.node.lowdisk import LowDisk
 from bellglass.node.net.egress import Egress
@@ -55,6 +56,7 @@ class Node:
         self.records: Records
         self.sandboxes: Sandboxes
         self.disk: LowDisk
+        self.flushing: Flushing
         self._stack = AsyncExitStack()
         self._probe: asyncio.Task[TierReport] | None = None
 
@@ -121,13 +123,16 @@ class Node:
             presets=Presets(settings, self.journal.meta),
             metrics_interval_s=settings["node.metrics_interval"],
         )
+        reserve = Ballast(data.node_dir / RESERVE_NAME, RESERVE_BYTES)
+        self.flushing = Flushing(data.root, reserve, self.sandboxes.running)
         self.disk = LowDisk(
             data.root,
             settings["node.disk_low_water"],
             Ballast.beside(data.journal_file),
             self.sandboxes.running,
-            self.sandboxes.disk_changed,
+            self._disk_changed,
             is_low=await self.journal.meta(DISK_LOW) == "yes",
+            reserve=reserve,
         )
         if isinstance(driver, RaisesWall):
             self.sandboxes.egress = Egress(data, settings, driver)
@@ -147,7 +152,10 @@ class Node:
         self.sandboxes.pools.start(self.disk.check)
         stack.push_async_callback(self.sandboxes.suspend)
         await self.disk.start()
+        stack.push_async_callback(self.flushing.close)
         stack.push_async_callback(self.disk.close)
+        if self.disk.is_low:
+            self.flushing.begin()
         self.sandboxes.metrics.start(lambda: self.disk.is_low)
         stack.push_async_callback(self.sandboxes.metrics.close)
         tidy = asyncio.get_running_loop().create_task(self._tidy(), name="tidy")
@@ -200,6 +208,13 @@ class Node:
         made = "nd" + ids.random_base32(16)
         await self.journal.meta("node_id", made)
         return made
+
+    def _disk_changed(self, is_low: bool, free: int) -> None:
+        if is_low:
+            self.flushing.begin()
+        else:
+            self.flushing.end()
+        self.sandboxes.disk_changed(is_low, free)
 
     async def _tidy(self) -> None:
         while True:

@@ -53,16 +53,17 @@ class LowDisk:
         on_change: Callable[[bool, int], None],
         *,
         is_low: bool,
+        reserve: Ballast | None = None,
     ) -> None:
         """`sandboxes` is called in a thread; `on_change(is_low, free bytes)` on the loop. `is_low`: what an earlier
-        node has told last."""
+        node has told last. `reserve`: another ballast to keep."""
         self.is_low = is_low
         self.since = now()
         self._folder = folder
         self._mark = mark_bytes
         self._enough = mark_bytes * 5 // 4
         """A little more than the mark, or it would go to and fro with each block."""
-        self._ballast = ballast
+        self._ballasts = [ballast] if reserve is None else [ballast, reserve]
         self._sandboxes = sandboxes
         self._on_change = on_change
         self._free = 0
@@ -147,8 +148,9 @@ class LowDisk:
             self._pause_s = min(self._pause_s * 2, FROZEN_PAUSE_S)
         else:
             self._pause_s = min(max((self._free - self._mark) / RATE_BYTES_S, LEAST_PAUSE_S), MOST_PAUSE_S)
-            if self._free >= self._enough + self._ballast.size_bytes:
-                self._ballast.fill()
+            if self._free >= self._enough + sum(ballast.size_bytes for ballast in self._ballasts):
+                for ballast in self._ballasts:
+                    ballast.fill()
         self._pause_s = max(self._pause_s, (time.monotonic() - began) / BUSY_PART)
 
     def _unwritten(self, free: int) -> int:

@@ -1,0 +1,135 @@
+"""What sandboxes have changed when the disk becomes low: written while there is room, the smallest first."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+from bellglass.ballast import PIECE_BYTES, Ballast
+from bellglass.errors import AgentLost, SandboxGone
+from bellglass.node import flushing
+from bellglass.node.flushing import ROOM_BYTES, Flushing
+from bellglass.wire.guest import FileOp
+
+MIB = 2**20
+
+
+class Sandbox:
+    def __init__(self, name: str, unwritten: int, *errors: Exception) -> None:
+        self.sandbox_id = name
+        self.unwritten = unwritten
+        self.errors = list(errors)
+
+    def unwritten_bytes(self) -> int:
+        return self.unwritten
+
+
+class Rig:
+    """`free` is the host's room; what a sandbox writes takes it."""
+
+    def __init__(self, folder: Path, *sandboxes: Sandbox) -> None:
+        self.free = 0
+        self.synced: list[str] = []
+        self.reserve = Ballast(folder / "reserve", 4 * MIB)
+        self.reserve.path.write_bytes(bytes(4 * MIB))
+        self.flushing = Flushing(folder, self.reserve, lambda: sandboxes)  # type: ignore[arg-type,return-value]
+
+    def free_bytes(self, folder: Path) -> int:
+        return self.free + self.reserve.size_bytes - self.reserve.held_bytes()
+
+    async def settled(self) -> None:
+        async with asyncio.timeout(20):
+            while not self.flushing.is_settled:
+                await asyncio.sleep(0.005)
+
+
+@pytest.fixture
+def rig_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Rig]:
+    def make(*sandboxes: Sandbox) -> Rig:
+        rig = Rig(tmp_path, *sandboxes)
+
+        class Stream:
+            def __init__(self, live: Sandbox, operation: FileOp, path: str, **fields: Any) -> None:
+                assert (operation, path) == (FileOp.SYNC, "/")
+                self.live = live
+
+            async def __aenter__(self) -> Self:
+                if self.live.errors:
+                    raise self.live.errors.pop(0)
+                return self
+
+            async def __aexit__(self, *_: object) -> None: ...
+
+            async def result(self) -> None:
+                rig.synced.append(self.live.sandbox_id)
+                rig.free -= self.live.unwritten
+                self.live.unwritten = 0
+
+        monkeypatch.setattr(flushing, "free_bytes", rig.free_bytes)
+        monkeypatch.setattr(flushing, "FileStream", Stream)
+        monkeypatch.setattr(flushing, "PAUSE_S", 0.01)
+        return rig
+
+    return make
+
+
+def test_the_smallest_are_first_and_the_reserve_is_for_what_has_no_room(run, rig_of, monkeypatch) -> None:
+    async def scenario() -> None:
+        rig = rig_of(Sandbox("large", 2 * MIB), Sandbox("small", 0), Sandbox("middle", MIB))
+        monkeypatch.setattr(flushing, "AT_ONCE", 1)
+        assert rig.flushing.is_settled
+        rig.flushing.begin()
+        assert not rig.flushing.is_settled
+        await rig.settled()
+        assert rig.synced == ["small", "middle", "large"]
+
+    run(scenario())
+
+
+def test_nothing_of_the_reserve_is_spent_where_there_is_room(run, rig_of) -> None:
+    async def scenario() -> None:
+        rig = rig_of(Sandbox("one", MIB))
+        rig.free = MIB + ROOM_BYTES
+        rig.flushing.begin()
+        await rig.settled()
+        assert rig.synced == ["one"] and rig.reserve.held_bytes() == 4 * MIB
+
+    run(scenario())
+
+
+def test_what_finds_no_room_waits_for_some(run, rig_of) -> None:
+    async def scenario() -> None:
+        rig = rig_of(Sandbox("large", 9 * MIB), Sandbox("small", 0))
+        rig.flushing.begin()
+        async with asyncio.timeout(20):
+            while not rig.synced:
+                await asyncio.sleep(0.005)
+        await asyncio.sleep(0.05)
+        assert rig.synced == ["small"] and not rig.flushing.is_settled
+        assert rig.reserve.held_bytes() == 3 * MIB, "what would not do is not given"
+        rig.free = 8 * MIB
+        await rig.settled()
+        assert rig.synced == ["small", "large"] and rig.reserve.held_bytes() == 2 * MIB
+        rig.flushing.begin()
+        rig.flushing.end()
+        assert rig.flushing.is_settled
+        await rig.flushing.close()
+
+    run(scenario())
+
+
+def test_errors_are_tried_again_and_who_is_gone_is_not(run, rig_of) -> None:
+    async def scenario() -> None:
+        rig = rig_of(
+            Sandbox("lost", 0, AgentLost("no link"), AgentLost("no link")), Sandbox("gone", 0, SandboxGone("x"))
+        )
+        rig.free = PIECE_BYTES + ROOM_BYTES
+        rig.flushing.begin()
+        await rig.settled()
+        assert rig.synced == ["lost"]
+
+    run(scenario())
