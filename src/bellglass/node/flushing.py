@@ -38,21 +38,19 @@ class Flushing:
         self.reserve = reserve
         self._folder = folder
         self._sandboxes = sandboxes
+        self.is_settled = False
+        """Nothing is left to be written since the disk became low."""
         self._task: asyncio.Task[None] | None = None
         self._promised = 0
         """Bytes of room for those that are being synced."""
 
-    @property
-    def is_settled(self) -> bool:
-        """Nothing is left to be written since the disk became low."""
-        return self._task is None or self._task.done()
-
     def begin(self) -> None:
-        if self.is_settled:
+        if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="flushing")
 
     def end(self) -> None:
         """There is room: the kernel has its time."""
+        self.is_settled = False
         if self._task is not None:
             self._task.cancel()
             self._task = None
@@ -74,6 +72,7 @@ class Flushing:
             done = await asyncio.gather(*(self._flush(live, places) for live in waiting))
             waiting = [live for live, is_done in zip(waiting, done, strict=True) if not is_done]
             if not waiting:
+                self.is_settled = True
                 return
         log.error("what these have changed is not on their disks: %s", ", ".join(live.sandbox_id for live in waiting))
 

@@ -223,7 +223,11 @@ def test_a_node_refuses_what_writes_and_serves_the_rest(run, disk: Disk) -> None
             await set_free(node, disk, 1000 * MIB)
             await calls["exec"]()
             await box.call("execution.signal", execution_id="0" * 26, signal="KILL")
-            kinds = [event.kind for event in await node.node.journal.events(0) if event.sandbox_id == box.id]
+            kinds: list[str] = []
+            async with asyncio.timeout(20):  # it is told behind the thaw
+                while "sandbox.thawed" not in kinds:
+                    await asyncio.sleep(0.01)
+                    kinds = [event.kind for event in await node.node.journal.events(0) if event.sandbox_id == box.id]
             assert kinds[:3] == ["sandbox.started", "sandbox.frozen", "sandbox.thawed"]
 
     run(scenario())

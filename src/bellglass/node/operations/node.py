@@ -24,7 +24,7 @@ async def info(node: Node, params: Params, stream: LinkStream) -> None:
         "tiers": [report.to_json() for report in await node.tiers()],
         "templates": [templates.info(template).to_json() for template in node.templates.installed()],
         "capacity": node.sandboxes.admission.report(),
-        "disk": {**node.disk.report(), "settled": node.flushing.is_settled},
+        "disk": {**node.disk.report(), "settled": node.flushing.is_settled or not node.disk.is_low},
         "pids": {"node": os.getpid(), "helper": node.helper_pid()},
         "pool_members": len(node.sandboxes.pools.members),
         "quarantined": sum(
