@@ -266,7 +266,9 @@ class Sandboxes:
         counters  after                                    -> {"sandboxes": {id: {...}}, "next"}
         health                                             -> {}
 
-    A generation that is older than the one held is refused as `stale`; the same one again is applied again.
+    A generation that is older than the one held is refused as `stale`; the same one again is applied again. A field
+    that is not known is refused: what it says of what may pass would count for nothing. Then what was held stays, and
+    the node detaches the sandbox.
     A subclass says what happens: `attached`, `changed`, `detached`, `counted`.
     """
 
@@ -317,6 +319,8 @@ class Sandboxes:
         return {}
 
     def _settled(self, sandbox: str, document: Document) -> Held:
+        if unknown := set(document) - {"id", "op", "sandbox", "generation", "policy"}:
+            raise ControlError("bad_packet", f"unknown field {sorted(unknown)[0]!r}")
         generation = document.get("generation")
         if not isinstance(generation, int) or isinstance(generation, bool) or generation < 0:
             raise ControlError("bad_packet", f"generation {generation!r} is not a whole number from 0")

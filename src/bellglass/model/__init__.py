@@ -36,6 +36,7 @@ from bellglass.model.network import NetworkTraffic as NetworkTraffic
 from bellglass.model.network import PutNetwork as PutNetwork
 from bellglass.model.network import ResolvedRule as ResolvedRule
 from bellglass.model.network import SandboxNetwork as SandboxNetwork
+from bellglass.model.network import check_known as check_known
 from bellglass.model.network import read_network as read_network
 from bellglass.model.nodes import TemplateInfo as TemplateInfo
 from bellglass.model.nodes import TierReport as TierReport

@@ -18,6 +18,8 @@ MAX_DENIED = 256
 MAX_RULE_PORTS = 64
 MAX_PRESETS = 16
 DEFAULT_PORTS = (443,)
+MODES = ("rules", "open")
+"""Of a NetworkPolicy."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +51,11 @@ class NetworkPolicy(Record):
     """Addresses and CIDRs, IPv4 and IPv6, also for names that lead to them."""
 
     def to_json(self) -> dict[str, Any]:
-        """Without what its mode has no use for, so that it can be set again as it is."""
-        whole = Record.to_json(self)
-        return {key: whole[key] for key in (("mode", "deny") if self.mode == "open" else ("presets", "allow"))}
+        """Without what its mode has no use for, unless that says something: then whoever reads it refuses it."""
+        used = ("mode", "deny") if self.mode == "open" else ("presets", "allow")
+        says_nothing: tuple[Any, ...] = ([], MODES[0])
+        whole = Record.to_json(self).items()
+        return {key: value for key, value in whole if key in used or value not in says_nothing}
 
     def rules(self) -> list[NetworkRule]:
         """Of one that a server has answered: there all are written out."""
@@ -103,6 +107,19 @@ class SandboxNetwork(Record):
     generation: int
     resolved: list[ResolvedRule] | None
     traffic: NetworkTraffic | None = None
+
+
+def check_known(value: Mapping[str, Any]) -> None:
+    """For those who enforce a network: what another release says of it in ways that this one does not know would count
+    for nothing. Raises ValueError."""
+    rules = value.get("allow", ())
+    if not isinstance(rules, (list, tuple)):
+        raise ValueError("allow is no list")
+    for what, known in ((value, NetworkPolicy), *((rule, NetworkRule) for rule in rules if isinstance(rule, Mapping))):
+        if strange := set(what) - {field.name for field in dataclasses.fields(known)}:
+            raise ValueError(f"unknown field {min(strange)!r}")
+    if (mode := value.get("mode", MODES[0])) not in MODES:
+        raise ValueError(f"unknown mode {mode!r}")
 
 
 def read_network(value: Any) -> Network:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any, Self
 
-from bellglass.model.network import Network
+from bellglass.model.network import Network, check_known
 from bellglass.model.ports import Visibility
 from bellglass.model.values import DEFAULT_CPUS, DEFAULT_DISK, DEFAULT_LIFETIME, DEFAULT_MEMORY, DEFAULT_PIDS
 from bellglass.record import Record
@@ -74,6 +76,17 @@ class SandboxSpec(Record):
     network_generation: int = 1
     """Counts the changes of the network; 0 in a machine that no sandbox has claimed yet."""
     identity: bool = True
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """A network that a later release wrote, in ways that this one does not know, is "deny"."""
+        network = data.get("network")
+        try:
+            if isinstance(network, Mapping):
+                check_known(network)
+        except ValueError:
+            data = {**data, "network": "deny"}
+        return super(SandboxSpec, cls).from_json(data)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -120,6 +120,8 @@ def test_attach_policy_detach(rig: Rig) -> None:
         ({"op": "policy", "sandbox": "sb1", "generation": 5, "policy": {"mode": "x"}}, "bad_policy"),
         ({"op": "policy", "sandbox": "sb1", "generation": True, "policy": OPEN}, "bad_packet"),
         ({"op": "policy", "sandbox": 7, "generation": 5, "policy": OPEN}, "bad_packet"),
+        ({"op": "policy", "sandbox": "sb1", "generation": 5, "policy": OPEN, "until": 1}, "bad_packet"),
+        ({"op": "policy", "sandbox": "sb1", "generation": 5, "policy": {**OPEN, "until": 1}}, "bad_policy"),
         ({"op": "attach", "sandbox": "sb1", "generation": 5, "policy": OPEN}, "bad_descriptors"),
         ({"op": "explode", "sandbox": "sb1"}, "unknown_op"),
     ],

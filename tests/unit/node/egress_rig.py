@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bellglass.datadir import DataDir
-from bellglass.egress.control import ControlServer, Sandboxes, listen
+from bellglass.egress.control import ControlError, ControlServer, Sandboxes, listen
 from bellglass.egress.loop import Loop
 from bellglass.egress.policy import Policy
 from bellglass.errors import InternalError
@@ -19,6 +19,7 @@ from bellglass.node.net.egress import Egress
 
 DENY: dict[str, Any] = {"mode": "deny", "rules": []}
 OPEN: dict[str, Any] = {"mode": "open", "rules": []}
+ALL_BUT: dict[str, Any] = {**OPEN, "deny": ["203.0.114.0/24"]}
 RULES: dict[str, Any] = {
     "mode": "rules",
     "rules": [{"host": "a.example.com", "ports": [443], "protocol": "tcp", "origin": "allow"}],
@@ -83,6 +84,15 @@ class Daemon(Sandboxes):
         self._stopped.close()
 
 
+class FirstRelease(Daemon):
+    """One that was left from before there was `deny`: it answers as that release did."""
+
+    def handle(self, document: dict[str, Any], descriptors: list[int]) -> dict[str, Any]:
+        if set(document.get("policy", {})) - {"mode", "rules"}:
+            raise ControlError("bad_policy", "a policy has mode and rules, and nothing else")
+        return super().handle(document, descriptors)
+
+
 class Handle:
     """Real sockets, as a gateway has them; `failures` is how often it has none."""
 
@@ -126,10 +136,10 @@ class Bench:
         (self.data.egress_dir / "etc").mkdir()
         (self.data.egress_dir / "etc/resolv.conf").write_text("nameserver 192.0.2.53\nnameserver fe80::1%eth0\nbad\n")
 
-    def begin(self, *names: str) -> None:
+    def begin(self, *names: str, release: type[Daemon] = Daemon) -> None:
         for name in names or ("proxy", "resolver"):
             path = self.data.proxy_socket if name == "proxy" else self.data.resolver_socket
-            self.daemons[name] = Daemon(path, 1 if name == "proxy" else 2, self.told, name)
+            self.daemons[name] = release(path, 1 if name == "proxy" else 2, self.told, name)
 
     def kill(self, *names: str) -> None:
         for name in names:

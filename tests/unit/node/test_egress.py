@@ -8,9 +8,9 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import pytest
-from egress_rig import DENY, OPEN, RULES, Bench, Handle, until
+from egress_rig import ALL_BUT, DENY, OPEN, RULES, Bench, FirstRelease, Handle, until
 
-from bellglass.errors import NotFound
+from bellglass.errors import NodeUnavailable, NotFound, SandboxFailed
 from bellglass.node.drivers.base import LISTENERS
 from bellglass.node.net import egress as egress_module
 from bellglass.node.net import peer as peer_module
@@ -289,6 +289,59 @@ def test_events_are_handed_on(bench: Bench) -> None:
         await node.attach("sb1", Handle(), OPEN, 1)
         await until(lambda: {event["by"] for event in heard} == {"proxy", "resolver"})
         assert {event["sandbox"] for event in heard} == {"sb1"}
+        await node.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("old", ["proxy", "resolver"])
+def test_one_of_an_earlier_release_that_knows_no_such_policy_lets_nothing_pass(bench: Bench, old: str) -> None:
+    """It holds an open network, and would go on with it."""
+
+    async def scenario() -> None:
+        bench.begin(old, release=FirstRelease)
+        bench.begin("resolver" if old == "proxy" else "proxy")
+        node, heard = bench.egress(), []  # type: ignore[var-annotated]
+        node.on_event(lambda event: heard.append(event) if "reason" in event else None)
+        await node.start()
+        for sandbox in ("sb1", "sb2"):
+            await node.attach(sandbox, Handle(), OPEN, 1)
+        assert bench.all_hold(sb1=1, sb2=1)
+        with pytest.raises(NodeUnavailable, match=f"the {old} does not take the policy"):
+            await asyncio.wait_for(node.set_policy("sb1", ALL_BUT, 2), 20)
+        assert bench.daemons[old].generations == {"sb2": 1} and list(bench.daemons[old].sockets) == ["sb2"]
+        told = {
+            "sandbox": "sb1",
+            "reason": "policy_refused",
+            "rule": f"{old}: a policy has mode and rules, and nothing else",
+        }
+        assert heard == [told]
+        with pytest.raises(SandboxFailed):
+            await node.attach("sb3", Handle(), ALL_BUT, 1)
+        await node.detach("sb3")
+        await node.set_policy("sb1", RULES, 3)  # which it knows
+        assert bench.all_hold(sb1=3, sb2=1)
+        await node.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_node_that_finds_one_of_an_earlier_release_closes_what_that_does_not_know(bench: Bench) -> None:
+    async def scenario() -> None:
+        bench.begin(release=FirstRelease)
+        before = bench.egress()
+        await before.start()
+        for sandbox in ("sb1", "sb2"):
+            await before.attach(sandbox, Handle(), OPEN, 1)
+        await before.close()
+        node = bench.egress()
+        await node.attach("sb1", Handle(), ALL_BUT, 2)
+        await node.attach("sb2", Handle(), RULES, 2)
+        await node.start()
+        await until(lambda: bench.all_hold(sb2=2))
+        bench.kill("proxy", "resolver")
+        bench.begin()
+        await until(lambda: bench.all_hold(sb1=2, sb2=2))
         await node.close()
 
     asyncio.run(scenario())

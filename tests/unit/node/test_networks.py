@@ -11,13 +11,15 @@ from harness import Bench, Box, bench
 from pool_calls import apply, pool, ready
 
 from bellglass import errors
-from bellglass.model import SandboxSpec
+from bellglass.egress.policy import Policy, PolicyError
+from bellglass.model import NetworkPolicy, NetworkRule, SandboxSpec
 from bellglass.node.net.presets import Preset
 
 OPEN = {"mode": "open", "rules": []}
 DENY = {"mode": "deny", "rules": []}
 ALL_BUT = {"mode": "open", "deny": ["203.0.114.7/32"]}
 RULES = {"presets": [], "allow": [{"host": "api.example.com", "cidr": None, "ports": [443], "protocol": "tcp"}]}
+RULE = NetworkRule(host="api.example.com")
 DOCUMENT = {
     "mode": "rules",
     "rules": [{"host": "api.example.com", "ports": [443], "protocol": "tcp", "origin": "allow"}],
@@ -132,10 +134,15 @@ def test_refusals(run: Any) -> None:
             with pytest.raises(errors.NotSupported):
                 await change(box, RULES, 2)
             node.node.sandboxes.egress = Egress()
-            for wrong in ("wide", 5, ["deny"]):
+            later_rule = {"allow": [{**RULES["allow"][0], "until": "12:00"}]}
+            later = ({**RULES, "until": "12:00"}, later_rule, {**RULES, "mode": "rules_but"}, {**RULES, "allow": "all"})
+            for wrong in ("wide", 5, ["deny"], *later):
                 with pytest.raises(errors.InvalidRequest):
                     await change(box, wrong, 2)
+            with pytest.raises(errors.InvalidRequest):
+                await node.create(network=later[0])
             assert journalled(node, box) == ("deny", 1)
+            assert (await change(box, {**RULES, "mode": "rules"}, 2))["network"] == RULES
             await node.delete(box)
             with pytest.raises(errors.SandboxGone):
                 await change(box, "open", 2)
@@ -187,6 +194,41 @@ def test_a_spec_of_the_first_release_has_deny(run: Any, tmp_path: Path) -> None:
             assert journalled(node, box) == ("deny", 1)
             [listed] = (await node.link.call("sandbox.list", {}))["sandboxes"]
             assert listed["network_generation"] == 1
+
+    run(scenario())
+
+
+def test_what_a_later_release_journalled_in_its_own_ways_is_deny(run: Any) -> None:
+    async def scenario() -> None:
+        async with bench() as node:
+            node.node.sandboxes.egress = Egress()
+            box, other = await node.create(), await node.create()
+            for one in (box, other):
+                await change(one, RULES, 2)
+            row = node.node.sandboxes.row(box.id, 1)
+            row.spec["network"]["until"] = "12:00"
+            await node.node.journal.put(row)
+            await node.restart()
+            assert journalled(node, box) == ("deny", 2) and journalled(node, other) == (RULES, 2)
+
+    run(scenario())
+
+
+def test_what_its_mode_has_no_use_for_is_handed_on_and_so_refused(run: Any) -> None:
+    """By proxy and resolver. Dropped it would be another network than was asked for."""
+
+    async def scenario() -> None:
+        async with bench() as node:
+            presets = node.node.sandboxes.presets
+            for network in (
+                NetworkPolicy(allow=[RULE], deny=ALL_BUT["deny"]),
+                NetworkPolicy(mode="open", allow=[RULE]),
+            ):
+                document = await presets.document(NetworkPolicy.from_json(network.to_json()))
+                with pytest.raises(PolicyError, match="has n"):
+                    Policy.parse(document)
+            for network in (NetworkPolicy(allow=[RULE]), NetworkPolicy(mode="open", deny=ALL_BUT["deny"])):
+                Policy.parse(await presets.document(NetworkPolicy.from_json(network.to_json())))
 
     run(scenario())
 

@@ -19,7 +19,7 @@ from bellglass.datadir import DataDir
 from bellglass.egress.control import ControlError
 from bellglass.errors import BellglassError, NotFound, SandboxFailed
 from bellglass.node.drivers.base import HasNetwork, RaisesWall
-from bellglass.node.net.peer import Attached, Peer
+from bellglass.node.net.peer import Attached, Peer, PolicyNotTaken
 
 ATTACH_S = 5.0
 """How long an attach waits for processes that are being started again."""
@@ -88,7 +88,8 @@ class Egress:
 
     async def set_policy(self, sandbox_id: str, policy: dict[str, Any], generation: int) -> None:
         """Returns when both have it and all that it refuses is cut, however long they are away; an older one than the
-        newest is passed over. The proxy first: it is the one that lets through. Raises NotFound, SandboxFailed."""
+        newest is passed over. The proxy first: it is the one that lets through. Raises NotFound, SandboxFailed,
+        PolicyNotTaken."""
         one = self._table.get(sandbox_id)
         if one is None:
             raise NotFound(f"no network of a sandbox {sandbox_id!r}")
@@ -97,6 +98,8 @@ class Egress:
         try:
             await self._proxy.settled(one)
             await self._resolver.settled(one)
+        except PolicyNotTaken:
+            raise
         except (ControlError, BellglassError) as error:
             raise SandboxFailed(f"the network of {sandbox_id} can't be changed: {error}") from error
 

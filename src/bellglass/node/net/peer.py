@@ -3,7 +3,8 @@
 The process may be started anew at any moment, and so may the node. After each connect the process says what it holds;
 what it should not hold is detached, what it lacks is attached with listeners made anew, and everything is told its
 policy. In between `settle` brings one sandbox up to date. Until a sandbox is attached nothing listens for it, so what
-it dials is refused.
+it dials is refused. So it is where the process does not take a policy, which one of an earlier release may not know:
+it lets go of the sandbox, and is told again when it was started anew, or when the policy changes.
 """
 
 from __future__ import annotations
@@ -18,16 +19,26 @@ from typing import Any
 
 from bellglass.egress.control import ControlError, Document
 from bellglass.egress.control_client import ControlClient
-from bellglass.errors import BellglassError, NotFound
+from bellglass.errors import BellglassError, NodeUnavailable, NotFound
 from bellglass.node.drivers.base import HasNetwork
 from bellglass.node.tasks import Tasks
 
 RETRY_S = 1.0
 LOST_S = 0.01
 UNSURE: tuple[int, dict[str, Any]] = (-1, {})
+POLICY_REFUSED = "policy_refused"
+"""The reason of the event. Its `rule` says which process refused it, and why."""
 AT_ONCE = 8
 """Sandboxes that are attached at the same time after a connect."""
 log = logging.getLogger("bellglass.network")
+
+
+_OF_POLICIES = frozenset({"bad_policy", "bad_packet"})
+"""Refusals of what it is told, whatever the state that it is in."""
+
+
+class PolicyNotTaken(NodeUnavailable):
+    """The process refuses the policy; nothing of the sandbox passes it now."""
 
 
 @dataclass(slots=True, eq=False)
@@ -54,6 +65,7 @@ class Peer:
         self.name = name
         self._listeners = listeners
         self._table = table
+        self._on_event = on_event
         self._held: dict[str, tuple[int, dict[str, Any]]] = {}
         """What it is known to hold: generation and policy; UNSURE where that is not known."""
         self._client = ControlClient(path, on_connected=self._connected, on_event=on_event)
@@ -71,7 +83,7 @@ class Peer:
 
     async def settled(self, one: Attached) -> None:
         """Returns when it holds the sandbox with its newest policy, however long the process is away. Raises
-        BellglassError, ControlError."""
+        PolicyNotTaken, other BellglassErrors, ControlError."""
         while True:
             await self._client.wait_connected()
             try:
@@ -111,12 +123,28 @@ class Peer:
             known = one.sandbox_id in self._held
             self._held[one.sandbox_id] = UNSURE
             fields = {"sandbox": one.sandbox_id, "generation": generation, "policy": policy}
-            if not known or not await self._told(fields):
-                await self._attach(one, fields)
+            try:
+                if not known or not await self._told(fields):
+                    await self._attach(one, fields)
+            except ControlError as error:
+                if error.code not in _OF_POLICIES:
+                    raise
+                raise await self._close(one, error) from error
             if one.gone:
                 await self.detach(one.sandbox_id)
             else:
                 self._held[one.sandbox_id] = (generation, policy)
+
+    async def _close(self, one: Attached, error: ControlError) -> PolicyNotTaken:
+        """What it may still hold is a policy that is in force no more: nothing passes in its place. Every release knows
+        how to detach."""
+        await self._client.call("detach", sandbox=one.sandbox_id)
+        self._held.pop(one.sandbox_id, None)
+        self._on_event({"sandbox": one.sandbox_id, "reason": POLICY_REFUSED, "rule": f"{self.name}: {error}"})
+        return PolicyNotTaken(
+            f"the {self.name} does not take the policy ({error}), and may be of an earlier release than the node:"
+            " nothing passes until another policy is set, or until it was started anew (bellglass down, then up)"
+        )
 
     async def _told(self, fields: Document) -> bool:
         """False: it does not hold the sandbox."""
@@ -176,6 +204,8 @@ class Peer:
         log.error("sandbox %s has no network: %s: %s", one.sandbox_id, self.name, error)
         if isinstance(error, NotFound):
             return  # a machine that was started without one, by an earlier release
+        if isinstance(error, PolicyNotTaken):
+            return  # the same process answers the same again; the next connect tells another one
 
         self.settle_later(one)
 

@@ -90,19 +90,17 @@ class Presets:
         return await asyncio.shield(task)
 
     async def document(self, network: Network) -> dict[str, Any]:
-        """The policy of a sandbox with this network, as proxy and resolver take it. A preset with a problem opens
-        nothing, and the rest is in force."""
+        """The policy of a sandbox with this network, as proxy and resolver take it: they refuse what its mode has no
+        use for. A preset with a problem opens nothing, and the rest is in force."""
         if not isinstance(network, NetworkPolicy):
             return {"mode": network, "rules": []}
-        if network.mode == "open":
-            return {"mode": "open", "rules": [], "deny": network.deny}
         rules = [rule.document() for rule in network.rules()]
         for name in network.presets:
             preset = await self._known(name)
             if preset.problem is not None:
                 log.warning("preset %s opens nothing: %s", name, preset.problem)
             rules += preset.rules
-        return {"mode": "rules", "rules": rules}
+        return {"mode": network.mode, "rules": rules, **({"deny": network.deny} if network.deny else {})}
 
     async def variables(self, network: Network) -> dict[str, str]:
         """What an execution in a sandbox with this network finds in its environment, unless it was given."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from bellglass.errors import InvalidRequest
 from bellglass.link import LinkStream
-from bellglass.model import Network, SandboxSpec, read_network
+from bellglass.model import Network, SandboxSpec, check_known, read_network
 from bellglass.node.app import Node
 from bellglass.node.live import LiveSandbox
 from bellglass.node.net import networks
@@ -50,10 +50,12 @@ async def renew_presets(node: Node, params: Params, stream: LinkStream) -> None:
 
 
 def network_of(value: Any) -> Network:
-    """Raises InvalidRequest."""
+    """Raises InvalidRequest, also for what a later release may say and this one does not know."""
     if value not in ("deny", "open") and not isinstance(value, dict):
         raise InvalidRequest(f"network: {str(value)[:40]!r} is no network", details={"field": "network"})
     try:
+        if isinstance(value, dict):
+            check_known(value)
         return read_network(value)
     except (TypeError, ValueError, AttributeError) as error:
         raise InvalidRequest(f"network: it is none: {error}", details={"field": "network"}) from None
