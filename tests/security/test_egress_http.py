@@ -58,6 +58,8 @@ BAD = {
     "CONNECT to itself": b"CONNECT good.test:443 HTTP/1.1\r\nHost: good.test:443\r\n\r\n",
     "h2c": GOOD_GET[:-2] + b"Connection: upgrade, http2-settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n\r\n",
     "HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "behind a line of the PROXY protocol": b"PROXY TCP4 203.0.114.1 203.0.114.2 1 80\r\n" + get("evil.test"),
+    "behind its second form": b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0" + get("evil.test"),
     "two lengths": GOOD_GET[:-2] + b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
 }
 

@@ -46,6 +46,9 @@ def test_honest_hellos_pass(inside: Inside, port: int) -> None:
     assert [name for name, outcome in outcomes.items() if not outcome.data.startswith(SERVER_HELLO)] == []
 
 
+WARNING = b"\x15\x03\x01\0\2\1\x5a"
+"""Servers of several libraries pass over it, and read the hello behind."""
+SSL_2 = b"\x80\x1c\1\3\3\0\3\0\0\0\x10\0\xc0\x2f" + bytes(16)
 ODD = {
     "another name": ([hello("evil.test")], "sni_mismatch", "evil.test"),
     "with a dot": ([hello("good.test.")], "sni_mismatch", "good.test."),
@@ -58,6 +61,9 @@ ODD = {
     "two names, evil first": ([hello(None, server_name("evil.test", "good.test"))], "bad_hello", "good.test"),
     "the extension twice": ([hello("good.test", server_name("evil.test"))], "bad_hello", "good.test"),
     "too long": ([hello("good.test", (21, bytes(17_000)))], "bad_hello", "good.test"),
+    "behind a warning": ([WARNING + hello("evil.test")], "bad_hello", "good.test"),
+    "behind a change of cipher spec": ([b"\x14\x03\x03\0\1\1" + hello("evil.test")], "bad_hello", "good.test"),
+    "in the form of SSL 2": ([SSL_2], "bad_hello", "good.test"),
     "no hello": ([b"\x16\x03\x01\x00\x05hello"], "bad_hello", "good.test"),
 }
 """What is sent, and the reason and name in the event."""

@@ -25,6 +25,8 @@ HTTP_LINES = [
     b"POST " + b"/x" * 1000 + b" HTTP/1.1\r\n",
     b"FOO /\xff\xfe HTTP/1.1\r\n",
     b"*x / HTTP/1.0\r\n",
+    b"PROXY TCP4 203.0.114.1 203.0.114.2 80 80\r\nGET / HTTP/1.1\r\n",
+    b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c",
 ]
 RAW_STARTS = [
     b"\x00\x00\x00\x08\x04\xd2\x16\x2f",
@@ -41,7 +43,24 @@ RAW_STARTS = [
     b"NICK me\r\nUSER me 0 * :me\r\n",
     b"(",
     b'{"id": 1}\n',
-    b"\x80\x2e\x01\x03\x01",
+    b"\x15\x03\0\0\x01\0\0\0",  # MongoDB: a message of 789 bytes
+    b"\x15\x01\0\0\x02\0\0\0",
+    b"\x18\x03\0\0\x02\x01\0\0",
+    b"\x94\0\x01\xa6status\x90",  # MessagePack-RPC
+    b"\xff\xfb\x01\xff\xfb\x03",  # Telnet
+    b"\x80\x2e\x01\x04\x01",
+]
+TLS_STARTS = [
+    b"\x16",
+    b"\x16\x03\x01",
+    b"\x15\x03\x01\0\x02\x01\x5a",  # the warning user_canceled
+    b"\x15\0\0\0\x02\x01\x5a",
+    b"\x15\x03\x03\0\x01\x01",
+    b"\x14\x03\x03\0\x01\x01",
+    b"\x17\x03\x03\0\0",
+    b"\x18\x03\x03\0\x03\x01\0\0",
+    b"\x80\x2e\x01\x03\x01\0\x15",  # hellos in the form of SSL 2
+    b"\x80\x2e\x01\0\x02\0\x15",
 ]
 
 
@@ -59,9 +78,11 @@ def test_raw(start: bytes) -> None:
         assert classify(start[:cut]) in (None, RAW)
 
 
-def test_tls_by_its_first_byte() -> None:
-    assert classify(b"\x16") == TLS
-    assert classify(b"\x16\x03\x01") == TLS
+@pytest.mark.parametrize("start", TLS_STARTS)
+def test_tls_and_what_servers_pass_over_in_front_of_it(start: bytes) -> None:
+    assert classify(start) == TLS
+    for cut in range(1, len(start)):
+        assert classify(start[:cut]) in (None, TLS)
 
 
 def test_a_line_without_end_is_held_up_to_a_size() -> None:
