@@ -15,12 +15,14 @@ from puppet import EXIT, HELLO, STARTED, PuppetHost, data, eof, read_frames, spe
 
 from bellglass.errors import AgentLost, BellglassError, SandboxGone
 from bellglass.node.files.stream import FileStream
+from bellglass.node.files.watch import WatchStream
+from bellglass.node.files.watches import Watches
 from bellglass.node.guestlink import session as session_module
 from bellglass.node.guestlink.budget import CpuBudget
 from bellglass.node.guestlink.connection import FRAMES_PER_TURN, WRITE_LIMIT_BYTES, GuestConnection
 from bellglass.wire import tlv
-from bellglass.wire.frames import HEADER, encode
-from bellglass.wire.guest import FileOp, GuestType
+from bellglass.wire.frames import HEADER, FrameError, encode
+from bellglass.wire.guest import FEATURE_WATCH, FileOp, GuestType
 
 
 def test_the_honest_twin_is_served(run, tmp_path) -> None:
@@ -323,3 +325,28 @@ def test_garbage_never_breaks_the_node(run, tmp_path_factory, chunks) -> None:
 async def _settled(task: asyncio.Task[None], host: PuppetHost) -> None:
     await host.session.close(SandboxGone("gone"))
     await task
+
+
+READY, CREATED = (len(record).to_bytes(4, "little") + record for record in (tlv.put(1, "b"), tlv.put(1, "c")))
+
+
+@pytest.mark.parametrize("told", [b"", READY[:-1], CREATED])
+def test_a_watch_that_does_not_begin_is_given_up(run, tmp_path, told: bytes) -> None:
+    """One that ended before it was ready once kept the node's loop to itself."""
+
+    async def watched(host: PuppetHost, agent: socket.socket, told: bytes) -> None:
+        async with WatchStream(host, "/", user="root", base="/") as watch:  # type: ignore[arg-type]
+            frames = data(watch.id, 1, 0, told) if told else b""
+            await asyncio.get_running_loop().sock_sendall(agent, frames + eof(watch.id, 1, len(told)))
+            async with asyncio.timeout(5):
+                await watch.ready()
+
+    async def scenario() -> None:
+        async with PuppetHost(tmp_path) as host:
+            host.watches = Watches()  # type: ignore[attr-defined]
+            agent = await host.agent(hello=encode(GuestType.HELLO, 0, tlv.put(1, 1) + tlv.put(2, FEATURE_WATCH)))
+            await watched(host, agent, READY)
+            with pytest.raises(FrameError, match="before it is ready"):
+                await watched(host, agent, told)
+
+    run(scenario())

@@ -82,11 +82,10 @@ class WatchStream(FileStream):
         self.session.release(self)
 
     async def ready(self) -> None:
-        """What happens from here on is told. Raises the operation's error."""
-        while not self._first:
-            self._first = await self._next()
-        if self._first.pop(0).kind != Change.READY:
-            raise FrameError("a watch that tells before it is ready")
+        """What happens from here on is told. Raises the operation's error, FrameError for one that does not begin."""
+        self._first = await self._next()
+        if not self._first or self._first.pop(0).kind != Change.READY:
+            raise FrameError("a watch that tells or ends before it is ready")
 
     async def lines(self) -> AsyncIterator[bytes]:
         """One JSON object each, with its end of line. The end: the watched folder is not there any more."""
