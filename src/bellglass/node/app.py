@@ -219,7 +219,10 @@ class Node:
     async def _tidy(self) -> None:
         while True:
             await asyncio.sleep(TIDY_S)
-            await self.sandboxes.forget_old()
+            try:
+                await self.sandboxes.forget_old()
+            except Exception:  # on a full disk; there may be room the next time
+                log.exception("what ended long ago is not forgotten")
 
 
 def read_installation(data: DataDir) -> str:

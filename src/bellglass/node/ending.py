@@ -30,7 +30,7 @@ async def delete(node: Sandboxes, sandbox_id: str, generation: int) -> str | Non
         row = node.row_table.get(sandbox_id)
         if row is None or row.generation != generation:
             return None
-        if found.stands_alone(node, row):
+        if row.state == "running" and sandbox_id not in node.live_table:
             row = await found.end(node, row, TerminationReason.USER)
         elif row.state == "running":
             row = await _end(node, row, TerminationReason.USER, None)

@@ -68,7 +68,7 @@ class Flushing:
             if number:
                 await asyncio.sleep(PAUSE_S)
             # Most have little: they are not to wait for the one that has filled the disk.
-            waiting.sort(key=lambda live: live.unwritten_bytes())
+            waiting.sort(key=_unwritten)
             done = await asyncio.gather(*(self._flush(live, places) for live in waiting))
             waiting = [live for live, is_done in zip(waiting, done, strict=True) if not is_done]
             if not waiting:
@@ -78,10 +78,13 @@ class Flushing:
 
     async def _flush(self, live: LiveSandbox, places: asyncio.Semaphore) -> bool:
         async with places:
-            needed = live.unwritten_bytes() + ROOM_BYTES
+            needed = _unwritten(live) + ROOM_BYTES
             self._promised += needed
             try:
                 return await self._make_room() and await self._sync(live)
+            except OSError as error:  # the next round tries again
+                log.warning("sandbox %s: its disk could not be synced: %s", live.sandbox_id, error)
+                return False
             finally:
                 self._promised -= needed
 
@@ -103,3 +106,11 @@ class Flushing:
             log.warning("sandbox %s: its disk could not be synced: %s", live.sandbox_id, error)
             return False
         return True
+
+
+def _unwritten(live: LiveSandbox) -> int:
+    """As far as it can be told: a node that is out of descriptors goes on all the same."""
+    try:
+        return live.unwritten_bytes()
+    except OSError:
+        return 0

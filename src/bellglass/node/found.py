@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from bellglass.node.sandboxes import Sandboxes
 
 WHY = "its node's journal knows nothing of it"
+NOT_TAKEN_OVER = "it could not be taken over when its node started"
 LIFETIME_S = 600.0
 log = logging.getLogger("bellglass.sandboxes")
 
@@ -46,8 +47,8 @@ async def take_in(node: Sandboxes, known: set[str]) -> None:
 
 
 async def end(node: Sandboxes, row: SandboxRow, reason: TerminationReason) -> SandboxRow:
-    """Every process is dead when this returns. Its lock is held."""
-    row = row.ending(str(reason), WHY)
+    """Of one that nobody is linked with: every process is dead when this returns. Its lock is held."""
+    row = row.ending(str(reason), WHY if row.about.get("found") else NOT_TAKEN_OVER)
     await node.journal.put(row)
     node.row_table[row.id] = row
     await (node.driver.keep_disk if reason == TerminationReason.NODE_LOST else node.driver.reclaim_leftovers)(row.id)

@@ -153,10 +153,10 @@ class LiveSandbox:
 
     def run_finished(self, run: Run, record: dict[str, Any] | None) -> None:
         self.active()
-        self.executions.ended(run, record)
         if not self._closed and self._reap_timer is None:
             # Behind the answer, not before it.
             self._reap_timer = asyncio.get_running_loop().call_later(REAP_FIRST_S, self._reap)
+        self.executions.ended(run, record)
 
     def kill_machine(self, why: str) -> None:
         log.error("sandbox %s is killed: %s", self.sandbox_id, why)

@@ -69,6 +69,8 @@ class LowDisk:
         self._free = 0
         self._since = time.monotonic()
         self._pause_s = LEAST_PAUSE_S
+        self._is_undone = False
+        """Some sandbox is not as it should be: the next look tries again."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="lowdisk", daemon=True)
         self._loop = asyncio.get_running_loop()
@@ -138,9 +140,9 @@ class LowDisk:
         self.is_low = is_low  # first, so that nothing starts behind the freezing
         if is_low != was_low:
             self.since, self._since = now(), began
-        if is_low or was_low or first:
+        if is_low or was_low or first or self._is_undone:
             fell = self._free < min(before, self._mark // 2)
-            self._apply(is_low, kill=is_low and fell and began - self._since >= KILL_AFTER_S)
+            self._is_undone = not self._apply(is_low, kill=is_low and fell and began - self._since >= KILL_AFTER_S)
         if is_low != was_low:
             self._pause_s = LEAST_PAUSE_S  # at once again: what started in between has to be caught
             self._loop.call_soon_threadsafe(self._on_change, is_low, self._free)
@@ -160,7 +162,9 @@ class LowDisk:
             return most
         return sum(live.unwritten_bytes() for live in self._sandboxes())
 
-    def _apply(self, is_low: bool, *, kill: bool) -> None:
+    def _apply(self, is_low: bool, *, kill: bool) -> bool:
+        """Whether all sandboxes stand still or go on now, as they should."""
+        done = True
         for live in self._sandboxes():
             try:
                 if not is_low:
@@ -170,8 +174,10 @@ class LowDisk:
                 for execution_id in live.not_frozen() if kill else ():
                     log.error("execution %s of %s writes on while frozen: killed", execution_id, live.sandbox_id)
                     live.kill_group(execution_id)
-            except OSError:  # it may be ending just now
-                log.warning("sandbox %s could not be %s", live.sandbox_id, "frozen" if is_low else "thawed")
+            except OSError as error:  # it may be ending just now
+                done = False
+                log.warning("sandbox %s could not be %s: %s", live.sandbox_id, "frozen" if is_low else "thawed", error)
+        return done
 
 
 def _host_unwritten() -> int:

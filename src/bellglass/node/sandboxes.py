@@ -116,6 +116,9 @@ class Sandboxes:
         row = self.row(sandbox_id, generation)
         if row.state in ("ending", "ended"):
             raise gone(row)
+        if row.state == "running":
+            why = f"sandbox {sandbox_id} could not be taken over when its node started"
+            raise Conflict(why, hint="the node's log has the reason; delete it, or start the node again")
         raise Conflict(f"sandbox {sandbox_id} is still {row.state}", hint="wait until it runs")
 
     def readable(self, sandbox_id: str, generation: int) -> LiveSandbox:

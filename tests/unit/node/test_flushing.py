@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
@@ -120,6 +121,27 @@ def test_what_finds_no_room_waits_for_some(run, rig_of) -> None:
         rig.flushing.begin()
         await rig.flushing.close()
         assert not rig.flushing.is_settled
+
+    run(scenario())
+
+
+def test_a_node_that_is_out_of_descriptors_goes_on(run, rig_of, monkeypatch) -> None:
+    def no_descriptor(*_: Any) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async def scenario() -> None:
+        rig = rig_of(Sandbox("one", 0), Sandbox("other", 0))
+        tried, give = [], rig.reserve.give
+
+        def give_later() -> bool:
+            tried.append(1)
+            return give() if len(tried) > 1 else no_descriptor() > 0
+
+        monkeypatch.setattr(Sandbox, "unwritten_bytes", no_descriptor)
+        monkeypatch.setattr(rig.reserve, "give", give_later)
+        rig.flushing.begin()
+        await rig.settled()
+        assert sorted(rig.synced) == ["one", "other"]
 
     run(scenario())
 

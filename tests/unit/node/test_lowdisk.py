@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,30 @@ def test_it_freezes_below_the_mark_and_thaws_above_more(run, tmp_path: Path, dis
         assert sandbox.said == ["thaw", "freeze", "freeze", "thaw"], "again at each look: something may have started"
         made._look()
         assert sandbox.said[-1] == "thaw" and len(sandbox.said) == 4, "but not where there is room"
+
+    run(scenario())
+
+
+def test_one_that_could_not_be_thawed_is_thawed_later(run, tmp_path: Path, disk: Disk, monkeypatch) -> None:
+    async def scenario() -> None:
+        sandbox, other = Sandbox(), Sandbox()
+        made = await watch(tmp_path, sandbox, [])
+        made._sandboxes = lambda: [sandbox, other]
+        disk.free = MARK - 1
+        made._look()
+        disk.free = 2 * MARK
+
+        def no_descriptor(why: str) -> None:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(sandbox, "thaw", no_descriptor)
+            made._look()
+        assert (sandbox.said, other.said) == (["freeze"], ["freeze", "thaw"])
+        made._look()
+        assert sandbox.said == ["freeze", "thaw"] and other.said[1:] == ["thaw", "thaw"]
+        made._look()
+        assert len(sandbox.said) == 2 and len(other.said) == 3, "and then no more"
 
     run(scenario())
 

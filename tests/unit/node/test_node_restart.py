@@ -11,6 +11,7 @@ from harness import bench, frames
 from node_looks import events, nothing_left
 
 from bellglass import errors, ids
+from bellglass.node.drivers.fake_groups import alive
 
 
 def test_a_restarted_node_goes_on(run) -> None:
@@ -69,6 +70,34 @@ def test_a_dead_machine_is_node_lost_after_a_restart(run) -> None:
             assert ("sandbox.ended", "node_lost") in kinds and ("sandbox.reclaimed", None) in kinds
             for pid in Path(f"/sys/fs/cgroup/unified/bgfake-{box.id}").glob("*/cgroup.procs"):
                 assert not pid.read_text()
+
+    run(scenario())
+
+
+def test_one_that_could_not_be_taken_over_is_dead_when_its_delete_answers(run, monkeypatch) -> None:
+    async def refused(sandbox_id: str, state: bytes) -> None:
+        raise errors.InternalError("the state of a machine was written by another version of the driver")
+
+    async def scenario() -> None:
+        async with bench() as node:
+            box, other = await node.create(), await node.create()
+            (handle,) = (handle for handle in node.driver.handles if handle.sandbox_id == box.id)
+            await node.stop()
+            recover = node.driver.recover
+            with monkeypatch.context() as patched:
+                patched.setattr(
+                    node.driver, "recover", lambda i, state: refused(i, state) if i == box.id else recover(i, state)
+                )
+                await node.start()
+            assert (await other.exec("echo there"))["stdout"] == "there\n"
+            with pytest.raises(errors.Conflict, match="could not be taken over"):
+                await box.exec("true")
+            assert alive(handle.pid, handle._start_ticks)
+            assert (await node.delete(box))["ended_at"] and not alive(handle.pid, handle._start_ticks)
+            await node.node.sandboxes.wait_reclaimed()
+            assert (await node.delete(box))["ended_at"], "again is as good"
+            kinds = [event.kind for event in await node.node.journal.events(0) if event.sandbox_id == box.id]
+            assert kinds == ["sandbox.started", "sandbox.ended", "sandbox.reclaimed"]
 
     run(scenario())
 

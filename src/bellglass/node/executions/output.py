@@ -44,7 +44,7 @@ class Output:
             incoming.link_restored()
 
     def data(self, frame: Frame) -> int:
-        """How many bytes of a DATA frame were new. Raises FrameError, and OSError when the host can't store them."""
+        """How many bytes of a DATA frame were new; those that the host can't store count too. Raises FrameError."""
         offset, data = guest.decode_offset(frame.payload)
         new = self._channel(frame).accept(offset, data)
         if new:

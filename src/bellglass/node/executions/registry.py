@@ -196,6 +196,8 @@ class Executions:
 
     def ended(self, run: Run, record: dict[str, Any] | None) -> None:
         self.running.pop(run.spec.id, None)
+        if self._host.groups is not None:
+            self._groups_left.add(run.spec.id)
         if run.spec.stdin:
             self._input_file(run.spec.id).unlink(missing_ok=True)
         if record is None:
@@ -215,8 +217,6 @@ class Executions:
             self._prune(self._finished)
         if not self.running:
             self._timeline.close()
-        if self._host.groups is not None:
-            self._groups_left.add(run.spec.id)
 
     def remove_groups(self) -> bool:
         """Remove the groups of ended executions that are empty; True while background processes keep some."""

@@ -82,6 +82,8 @@ class Run(GuestStream):
     def begin(self) -> None:
         """Register with the session; START goes out now, or as soon as there is a link."""
         self._host.session.attach(self)
+        if not self.running:
+            return  # it could not be started
         self._arm_deadline()
         wait_s = starting.START_S if self._host.session.link_is_up else LINK_WAIT_S
         self._timers.append(self._loop.call_later(wait_s, self._never_started))
@@ -230,8 +232,10 @@ class Run(GuestStream):
         if not self._sent_once:
             try:
                 self._host.run_started(self)
-            except (OSError, sqlite3.Error) as error:
-                # Not known of after a restart, it must not begin.
+            except NoCapacity as error:  # not known of after a restart, it must not begin
+                self._fail(error)
+                return
+            except (OSError, sqlite3.Error) as error:  # the same
                 message = f"execution {spec.id} can't be recorded on the host: {error}"
                 self._fail(NoCapacity(message, hint="free some disk of the node", details={"resource": "disk"}))
                 return
@@ -259,12 +263,7 @@ class Run(GuestStream):
 
     def _on_data(self, frame: Frame) -> None:
         self._check_begun(frame)
-        try:
-            new_bytes = self._output.data(frame)
-        except OSError as error:
-            self._output_unkept(error)
-            return
-        self._host.session.budget.earn_bytes(new_bytes)
+        self._host.session.budget.earn_bytes(self._output.data(frame))
 
     def _on_exit(self, told: guest.GuestExit) -> None:
         if self._pid is None or not self._output.ended:
@@ -299,12 +298,6 @@ class Run(GuestStream):
         self.error = error
         self.start_known.set()
         self._end(self._record("lost"))
-
-    def _output_unkept(self, error: OSError) -> None:
-        """The host can't store what it says: better no outcome than one with a hole in its output."""
-        self.kill()
-        message = f"the output of {self.spec.id} can't be stored on the host: {error.strerror}"
-        self._lost(NoCapacity(message, hint="free some disk of the node", details={"resource": "disk"}))
 
     def _fail(self, error: BellglassError) -> None:
         """It never ran: nothing is kept, and the id can be used again."""

@@ -205,6 +205,9 @@ class GuestSession:
                         pause_s = RELINK_MIN_S
                 else:
                     reason = "it ended before HELLO" if connection.closed else "no HELLO came"
+            except Exception:  # without another link the sandbox would be lost to everybody
+                log.exception("the link of %s", self._handle.sandbox_id)
+                reason = "the node could not go on with it"
             finally:
                 connection.close()
                 self._link_ended(connection)
