@@ -168,6 +168,9 @@ def test_a_claim_has_its_network_before_it_is_answered(run: Any, monkeypatch: py
             box = await claim(RULES)
             assert egress.policies[box.id] == (1, DOCUMENT) and journalled(node, box) == (RULES, 1)
             await ready(node, 1)
+            box = await claim(ALL_BUT)
+            assert egress.policies[box.id] == (1, {**OPEN, **ALL_BUT}) and journalled(node, box) == (ALL_BUT, 1)
+            await ready(node, 1)
             assert (await claim("deny")).id not in egress.policies, "it has that already"
 
             # Without it the claim fails, and the machine is nobody's.
@@ -177,7 +180,7 @@ def test_a_claim_has_its_network_before_it_is_answered(run: Any, monkeypatch: py
                 await claim("open")
             egress.down = False
             await ready(node, 1)
-            assert len((await node.link.call("sandbox.list", {}))["sandboxes"]) == 2
+            assert len((await node.link.call("sandbox.list", {}))["sandboxes"]) == 3
             await node.link.call("pool.drain", {})
 
     run(scenario())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import httpx2
@@ -11,8 +12,10 @@ import pytest
 from server_harness import Harness, error_of, make
 
 from bellglass.errors import InternalError, NodeUnavailable
+from bellglass.model import NetworkPolicy, read_network
 
 POLICY = {"presets": ["pip"], "allow": ["API.example.com:443", {"cidr": "203.0.114.0/24", "ports": [5432, 22]}]}
+ALL_BUT = {"mode": "open", "deny": ["203.0.114.7/32", "2a00::/32"]}
 STORED = {
     "presets": ["pip"],
     "allow": [
@@ -61,6 +64,44 @@ def test_a_change_is_stored_before_it_is_answered(harness: Harness, api: httpx2.
         {"network": STORED, "generation": 2}, {"network": "deny", "generation": 3}
     ]  # fmt: skip
     harness.until(lambda: len(harness.database("select seq from audit where action = 'network.set'")) == 2)
+
+
+@pytest.mark.parametrize("network", ["deny", "open", STORED, ALL_BUT], ids=str)
+def test_what_is_shown_can_be_set_again_as_it_is(harness: Harness, api: httpx2.Client, network: Any) -> None:
+    """With all that it says, at each place where it is shown."""
+    created, changed = make(api, network=network), make(api, network="open" if network == "deny" else "deny")
+    assert created["network"] == network and put(api, changed["id"], network).json()["network"] == network
+    for box in (created, changed):
+        [listed] = [
+            one for one in api.get("/v1/sandboxes", params={"limit": 200}).json()["items"] if one["id"] == box["id"]
+        ]
+        for shown in (
+            listed,
+            api.get(f"/v1/sandboxes/{box['id']}").json(),
+            api.get(f"/v1/sandboxes/{box['id']}/network").json(),
+        ):
+            assert shown["network"] == network
+            assert read_network(shown["network"]) == read_network(network)
+            assert put(api, box["id"], shown["network"]).json()["network"] == network
+        assert all(asked["network"] == network for asked in told(harness, box["id"]))
+        assert put(api, box["id"], "deny").json()["network"] == "deny"
+
+
+@pytest.mark.parametrize(
+    ("network", "field"),
+    [
+        (NetworkPolicy(mode="open", deny=["203.0.114.7"], allow=["a.example"]), "network.allow"),
+        (NetworkPolicy(mode="open", deny=["203.0.114.7"], presets=["pip"]), "network.presets"),
+        (NetworkPolicy(allow=["a.example"], deny=["203.0.114.7"]), "network.deny"),
+    ],
+    ids=["allow", "presets", "deny"],
+)
+def test_what_a_mode_has_no_use_for_is_sent_and_refused(api: httpx2.Client, network: NetworkPolicy, field: str) -> None:
+    """A client that left it out would be given another network than it asked for."""
+    box = make(api)
+    assert error_of(put(api, box["id"], network.to_json()), 422)["details"]["field"] == field
+    assert NetworkPolicy.from_json(network.to_json()) == network
+    assert put(api, box["id"], replace(network, **{field.rpartition(".")[2]: []}).to_json()).status_code == 200
 
 
 def test_whose_it_is(harness: Harness, api: httpx2.Client) -> None:
