@@ -28,6 +28,8 @@ AT_ONCE = 32
 SYNC_S = 5.0
 PAUSE_S = 1.0
 TRIES = 30
+CLOSE_S = 5.0
+"""What a node that ends has for it: half of what its supervisor gives it for all."""
 log = logging.getLogger("bellglass.flushing")
 
 
@@ -41,6 +43,7 @@ class Flushing:
         self.is_settled = False
         """Nothing is left to be written since the disk became low."""
         self._task: asyncio.Task[None] | None = None
+        self._closing = asyncio.Event()
         self._promised = 0
         """Bytes of room for those that are being synced."""
 
@@ -56,7 +59,12 @@ class Flushing:
             self._task = None
 
     async def close(self) -> None:
+        """Each is tried once more, at once, as long as there is time: nobody looks after their disks until the next
+        node is there."""
+        self._closing.set()
         task = self._task
+        if task is not None:
+            await asyncio.wait([task], timeout=CLOSE_S)
         self.end()
         if task is not None:
             with suppress(asyncio.CancelledError):
@@ -65,8 +73,7 @@ class Flushing:
     async def _run(self) -> None:
         waiting, places = list(self._sandboxes()), asyncio.Semaphore(AT_ONCE)
         for number in range(TRIES):
-            if number:
-                await asyncio.sleep(PAUSE_S)
+            is_last = number == TRIES - 1 or self._closing.is_set()
             # Most have little: they are not to wait for the one that has filled the disk.
             waiting.sort(key=_unwritten)
             done = await asyncio.gather(*(self._flush(live, places) for live in waiting))
@@ -74,6 +81,11 @@ class Flushing:
             if not waiting:
                 self.is_settled = True
                 return
+            if is_last:
+                break
+            with suppress(TimeoutError):
+                async with asyncio.timeout(PAUSE_S):
+                    await self._closing.wait()
         log.error("what these have changed is not on their disks: %s", ", ".join(live.sandbox_id for live in waiting))
 
     async def _flush(self, live: LiveSandbox, places: asyncio.Semaphore) -> bool:

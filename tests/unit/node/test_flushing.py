@@ -24,6 +24,8 @@ class Sandbox:
         self.sandbox_id = name
         self.unwritten = unwritten
         self.errors = list(errors)
+        self.begun, self.go_on = asyncio.Event(), asyncio.Event()
+        self.go_on.set()
 
     def unwritten_bytes(self) -> int:
         return self.unwritten
@@ -66,6 +68,8 @@ def rig_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Rig
             async def __aexit__(self, *_: object) -> None: ...
 
             async def result(self) -> None:
+                self.live.begun.set()
+                await self.live.go_on.wait()
                 rig.synced.append(self.live.sandbox_id)
                 rig.free -= self.live.unwritten
                 self.live.unwritten = 0
@@ -155,5 +159,47 @@ def test_errors_are_tried_again_and_who_is_gone_is_not(run, rig_of) -> None:
         rig.flushing.begin()
         await rig.settled()
         assert rig.synced == ["lost"]
+
+    run(scenario())
+
+
+def test_a_node_that_ends_writes_the_rest_first(run, rig_of, monkeypatch) -> None:
+    monkeypatch.setattr(flushing, "AT_ONCE", 1)
+    monkeypatch.setattr(flushing, "PAUSE_S", 3600)
+
+    async def scenario() -> None:
+        slow, next_one = Sandbox("slow", 0), Sandbox("next", MIB, AgentLost("no link"))
+        rig = rig_of(slow, next_one)
+        slow.go_on.clear()
+        rig.flushing.begin()
+        await slow.begun.wait()
+        closing = asyncio.ensure_future(rig.flushing.close())
+        await asyncio.sleep(0)
+        assert not closing.done() and rig.synced == []
+        slow.go_on.set()
+        await asyncio.wait_for(closing, 20)
+        assert rig.synced == ["slow", "next"], "also what is to be tried again, without the pause"
+
+    run(scenario())
+
+
+def test_a_node_that_ends_waits_for_no_room_and_for_no_one_that_hangs(run, rig_of, monkeypatch) -> None:
+    monkeypatch.setattr(flushing, "CLOSE_S", 0.1)
+
+    async def scenario() -> None:
+        hangs, too_large, small = Sandbox("hangs", 1), Sandbox("large", 99 * MIB), Sandbox("small", 0)
+        rig = rig_of(hangs, too_large, small)
+        hangs.go_on.clear()
+        rig.flushing.begin()
+        await hangs.begun.wait()
+        await asyncio.wait_for(rig.flushing.close(), 20)
+        assert rig.synced == ["small"]
+
+        monkeypatch.setattr(flushing, "CLOSE_S", 3600)
+        without = rig_of(Sandbox("large", 99 * MIB), Sandbox("small", 0))
+        without.flushing.begin()
+        await asyncio.wait_for(without.flushing.close(), 20)
+        assert without.synced == ["small"]
+        await without.flushing.close()
 
     run(scenario())
