@@ -9,7 +9,7 @@ import signal
 import pytest
 from harness import bench
 
-from bellglass.errors import LimitExceeded
+from bellglass.errors import Conflict, LimitExceeded
 from bellglass.node.executions.turns import StartKnown, Turns
 
 NEVER_S = 1000.0
@@ -170,6 +170,28 @@ def test_all_ways_that_a_start_ends_give_the_turn_back(run) -> None:
             gone = await node.create()
             await node.delete(box)
             assert (await gone.exec("true"))["execution"]["exit_code"] == 0
+
+    run(scenario())
+
+
+def test_one_that_exists_is_answered_while_all_turns_are_taken(run) -> None:
+    async def scenario() -> None:
+        async with bench() as node:
+            node.node.turns = Turns(1, NEVER_S)
+            box = await node.create()
+            runs, done = await box.start("sleep 31007"), await box.start("true")
+            async with asyncio.timeout(20):
+                while (await box.call("execution.get", execution_id=done["id"]))["state"] == "running":
+                    await asyncio.sleep(0.01)
+            async with node.node.turns.of("another"):
+                waits = asyncio.ensure_future(box.start("true"))
+                async with asyncio.timeout(20):
+                    assert (await box.start("sleep 31007", execution_id=runs["id"]))["pid"] == runs["pid"]
+                    assert (await box.start("true", execution_id=done["id"]))["exit_code"] == 0
+                    with pytest.raises(Conflict):
+                        await box.start("false", execution_id=runs["id"])
+                assert not waits.done()
+            await waits
 
     run(scenario())
 

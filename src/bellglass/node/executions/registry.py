@@ -78,12 +78,8 @@ class Executions:
     def create(self, spec: ExecutionSpec, *, before_new: Callable[[], None] | None = None) -> tuple[Run | None, View]:
         """Start it, or find the one of the same id: then the first value is None. Raises Conflict for another spec
         under that id, LimitExceeded when too many run, and what `before_new` raises before a new one is made."""
-        if (run := self.running.get(spec.id)) is not None:
-            self._check_same(run.spec.digest, spec)
-            return None, _view_of(run)
-        if (stored := self._records.get(self._host.sandbox_id, spec.id)) is not None:
-            self._check_same(stored.digest, spec)
-            return None, self._finished_view(stored)
+        if (view := self.known(spec)) is not None:
+            return None, view
         if before_new is not None:
             before_new()
         if len(self.running) >= self._limits.at_once:
@@ -105,6 +101,16 @@ class Executions:
             self.running.pop(spec.id, None)
             raise
         return run, _view_of(run)
+
+    def known(self, spec: ExecutionSpec) -> View | None:
+        """The one of that id, None where there is none yet. Raises Conflict for another spec under that id."""
+        if (run := self.running.get(spec.id)) is not None:
+            self._check_same(run.spec.digest, spec)
+            return _view_of(run)
+        if (stored := self._records.get(self._host.sandbox_id, spec.id)) is not None:
+            self._check_same(stored.digest, spec)
+            return self._finished_view(stored)
+        return None
 
     def adopt(self) -> None:
         """Executions that ran when the node stopped: their streams wait for the agent's next HELLO. Groups of ended

@@ -13,6 +13,7 @@ from bellglass.node.executions import attached, registry, render, spec
 from bellglass.node.executions.records import Wanted
 from bellglass.node.executions.registry import View
 from bellglass.node.executions.run import Run
+from bellglass.node.executions.spec import ExecutionSpec
 from bellglass.node.live import LiveSandbox
 from bellglass.node.net import identity
 from bellglass.node.params import Params
@@ -38,12 +39,9 @@ async def create(node: Node, params: Params, stream: LinkStream) -> None:
     live = _live(node, params)
     accept = render.check_accept(params.text("accept", "json"))
     wanted = spec.read(params, shell=live.shell)
-    wanted = dataclasses.replace(wanted, env=await surrounding_env(node, live, wanted.env))
-    async with node.turns.of(live.sandbox_id) as turn:
-        live = _live(node, params)  # others started meanwhile, and the tools may have been asked
-        run, view = live.executions.create(wanted, before_new=node.disk.check)
-        if run is not None:
-            run.start_known.keep(turn)
+    view = live.executions.known(wanted)  # which is answered at once, however many wait for their turn
+    if view is None:
+        view = await _begun(node, params, live, wanted)
     if wanted.detach and not params.flag("follow"):
         if view.run is not None:
             await view.run.started()
@@ -59,6 +57,16 @@ async def create(node: Node, params: Params, stream: LinkStream) -> None:
             holds=wanted.detach,
         )
         await render.deliver(view, stream, reading)
+
+
+async def _begun(node: Node, params: Params, live: LiveSandbox, wanted: ExecutionSpec) -> View:
+    wanted = dataclasses.replace(wanted, env=await surrounding_env(node, live, wanted.env))
+    async with node.turns.of(live.sandbox_id) as turn:
+        live = _live(node, params)  # others started meanwhile, and the tools may have been asked
+        run, view = live.executions.create(wanted, before_new=node.disk.check)
+        if run is not None:
+            run.start_known.keep(turn)
+    return view
 
 
 async def surrounding_env(node: Node, live: LiveSandbox, env: dict[str, str]) -> dict[str, str]:
