@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 
-from bellglass.errors import InternalError, NodeUnavailable, from_dict
+from bellglass.errors import InternalError, NodeUnavailable, NotFound, from_dict
 from bellglass.link import LinkStream
 from bellglass.server.compat.e2b.envd.call import Call
 from bellglass.server.compat.e2b.envd.errors import ConnectError
@@ -26,6 +26,8 @@ class Follower:
         self._call = call
         self._execution_id = execution_id
         self._stream = stream
+        self._is_new = not live
+        self._was_cut = False
         self._offset: int | None = None if live else 0
         self._terminal = False
         self._started = False
@@ -38,7 +40,7 @@ class Follower:
             decoder = OutputDecoder()
             try:
                 async with self._stream as stream:
-                    await stream.head()
+                    await self._head(stream)
                     async for chunk in stream:
                         if batch := b"".join([self._message(event) for event in decoder.feed(chunk)]):
                             yield batch
@@ -50,6 +52,15 @@ class Follower:
             if client.gone:
                 return
             await self._attach_again()
+
+    async def _head(self, stream: LinkStream) -> None:
+        try:
+            await stream.head()
+        except NotFound as error:
+            if not self._was_cut or self._started or not self._is_new:
+                raise
+            # A node keeps nothing of a start that waited for its turn, or that no agent had yet.
+            raise NodeUnavailable("the node was restarted before the command was started; send it again") from error
 
     def _message(self, event: OutputEvent) -> bytes:
         if event.type in STREAM_NAMES:
@@ -86,6 +97,7 @@ class Follower:
 
     async def _attach_again(self) -> None:
         """Raises Cut when the server goes down, NodeUnavailable when the node does not come back."""
+        self._was_cut = True
         services = self._call.services
         deadline = asyncio.get_running_loop().time() + NODE_WAIT_S
         while not services.events.feed.closed:
