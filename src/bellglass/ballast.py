@@ -51,7 +51,10 @@ class Ballast:
                 return True
             if free_bytes(self.path.parent) < ROOM_FACTOR * self.size_bytes:
                 return False
-            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            except OSError:  # no inode on the disk, or no descriptor
+                return False
             try:
                 os.posix_fallocate(descriptor, 0, self.size_bytes)
             except OSError:
@@ -67,15 +70,20 @@ class Ballast:
             self.give()
 
     def give(self) -> bool:
-        """Free a piece; False when nothing is left to give."""
+        """Free a piece; False when nothing is left to give, or none can be given now."""
         with _LOCK:
             if (held := self.held_bytes()) == 0:
                 return False
-            descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+            except OSError:  # no descriptor
+                return False
             try:
                 os.ftruncate(descriptor, max(held - PIECE_BYTES, 0))
                 # Journaling file systems give blocks to others only once it is on disk that they are free.
                 os.fsync(descriptor)
+            except OSError:
+                return False
             finally:
                 os.close(descriptor)
             return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import sqlite3
 from pathlib import Path
@@ -43,6 +44,24 @@ def test_it_is_not_filled_from_the_last_room(ballast: Ballast, monkeypatch: pyte
     assert not ballast.fill() and not ballast.path.exists()
     monkeypatch.setattr(module, "free_bytes", lambda folder: module.ROOM_FACTOR * 3 * PIECE_BYTES)
     assert ballast.fill()
+
+
+def test_one_that_can_not_be_opened_gives_nothing_and_is_not_filled(
+    ballast: Ballast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_descriptor(*_: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(module.os, "open", no_descriptor)
+        assert not ballast.fill() and not ballast.give()
+    assert ballast.fill()
+    with monkeypatch.context() as patched:
+        patched.setattr(module.os, "open", no_descriptor)
+        assert not ballast.give()
+        with pytest.raises(NoCapacity):
+            ballast.spend(full_for(1))
+    assert ballast.held_bytes() == 3 * PIECE_BYTES and ballast.spend(full_for(1)) == 2
 
 
 def full_for(times: int, code: int = sqlite3.SQLITE_FULL):

@@ -105,7 +105,8 @@ class Flushing:
         while (free := free_bytes(self._folder)) < self._promised:
             if free + self.reserve.held_bytes() < self._promised:
                 return False
-            await asyncio.to_thread(self.reserve.give)
+            if not await asyncio.to_thread(self.reserve.give):
+                return False
         return True
 
     async def _sync(self, live: LiveSandbox) -> bool:

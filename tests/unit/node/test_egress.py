@@ -139,7 +139,7 @@ def test_the_wall_is_looked_after(bench: Bench, monkeypatch: pytest.MonkeyPatch)
         await node.start()
         await asyncio.sleep(0.05)
         assert len(bench.driver.walls) == 1, "nothing has changed"
-        (bench.data.egress_dir / "etc/resolv.conf").write_text("nameserver 192.0.2.54\n")
+        (bench.data.egress_dir / "etc/resolv.conf").write_bytes(b"# f\xfcr alle\nnameserver 192.0.2.54\n")
         await until(lambda: bench.driver.walls[-1] == (["10.0.0.0/8"], ["192.0.2.54"]))
         monkeypatch.setattr(egress_module, "WALL_AGAIN_S", 0.01)
         await until(lambda: len(bench.driver.walls) > 3)

@@ -14,6 +14,7 @@ from bellglass.errors import NoCapacity
 from bellglass.node.journal import REFUSED, Event, Journal, SandboxRow
 from bellglass.node.net import refusals as module
 from bellglass.node.net.refusals import MOST_OF_SANDBOX, MOST_TOGETHER, Refusals
+from bellglass.server.cluster.journal import MAX_LINE
 
 HOSTILE, HONEST = "sb" + "h" * 20, "sb" + "o" * 20
 
@@ -99,6 +100,25 @@ def test_a_flood_costs_a_count_and_nobody_elses_place(tmp_path: Path) -> None:
     asyncio.run(work())
 
 
+def test_an_event_is_never_longer_than_the_server_takes(tmp_path: Path) -> None:
+    """One that was would come again and again, and nothing behind it would ever reach the server."""
+    odd = ("\U0001f980" * 300, "\0" * 300, "'" * 300, '"' * 300, "\\" * 300, "\ud800" * 300)
+
+    async def work() -> None:
+        async with opened(tmp_path) as (refusals, journal, _):
+            for number in range(MOST_OF_SANDBOX):
+                text = odd[number % len(odd)]
+                refusals.note(event(HOSTILE, f"{number}{text}", rule=text, reason=text, address=text))
+            refusals.note(event(HONEST, "it's.example"))
+            await refusals.flush()
+            found = {one.sandbox_id: one for one in await journalled(journal, 2)}
+            assert len(found[HOSTILE].body["refusals"]) == MOST_OF_SANDBOX
+            assert len(found[HOSTILE].line()) < MAX_LINE
+            assert found[HONEST].body["refusals"][0]["host"] == "it's.example"
+
+    asyncio.run(work())
+
+
 def test_what_the_server_does_not_take_in_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_WAITING_BYTES", 2000)
     monkeypatch.setattr(module, "BLOCKED_S", 0.05)
@@ -150,7 +170,7 @@ def test_the_last_of_a_full_disk_is_not_for_refusals(tmp_path: Path, monkeypatch
     ("given", "kept"),
     [
         ({"host": "x" * 5000}, {"host": "x" * 255}),
-        ({"host": "\ud800"}, {"host": "?"}),
+        ({"host": "\ud800\0"}, {"host": "\\ud800\\x00"}),
         ({"host": 5, "address": ["a"], "reason": {}, "rule": None}, {"host": None, "address": None, "reason": None}),
         ({"port": 70000}, {"port": None}),
         ({"port": True}, {"port": None}),

@@ -17,13 +17,14 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import IntegrityError
 
 import bellglass.server.db.migrations
-from bellglass.ballast import PIECE_BYTES, Ballast
+from bellglass.ballast import PIECE_BYTES, Ballast, disk_full
 from bellglass.errors import NoCapacity
 from bellglass.server.db import migrate
 from bellglass.server.db.engine import open_engine
 from bellglass.server.db.reader import Reader
 from bellglass.server.db.tables import metadata
 from bellglass.server.db.writer import Writer
+from bellglass.server.sandboxes import loop
 
 
 @pytest.fixture
@@ -273,3 +274,26 @@ def test_a_full_disk_takes_ballast_for_what_may_spend_it(database: Path, monkeyp
     found = [name.rstrip("x") for (name,) in connection.execute("select name from projects")]
     connection.close()
     assert sorted(found) == ["before", "small", "spends"]
+
+
+def test_forgetting_goes_on_behind_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    class FullOnce:
+        ran = 0
+
+        async def run(self, job: object) -> tuple[int, int]:
+            self.ran += 1
+            if self.ran == 1:
+                raise disk_full()
+            return 0, 0
+
+    async def until_again() -> None:
+        writer = FullOnce()
+        forgetting = asyncio.create_task(loop.Forgetter(writer, 60.0, 60.0).run())  # type: ignore[arg-type]
+        async with asyncio.timeout(10):
+            while writer.ran < 2 and not forgetting.done():
+                await asyncio.sleep(0.005)
+        assert not forgetting.done()
+        forgetting.cancel()
+
+    monkeypatch.setattr(loop, "FORGET_EVERY_S", 0.01)
+    asyncio.run(until_again())

@@ -154,8 +154,8 @@ class Egress:
         """The servers that the proxy asks: of the settings, or of the copy of the host's file that it reads too."""
         if found := list(self._settings["egress.upstream_dns"]):
             return found
-        with suppress(FileNotFoundError):
-            for line in (self._data.egress_dir / "etc" / "resolv.conf").read_text().splitlines():
+        with suppress(OSError):
+            for line in (self._data.egress_dir / "etc" / "resolv.conf").read_text("utf-8", "replace").splitlines():
                 words = line.split()
                 if len(words) > 1 and words[0] == "nameserver":
                     with suppress(ValueError):

@@ -93,11 +93,11 @@ class Refusals:
         taken, self._waiting = self._waiting, {}
         if not taken:
             return True
-        if not await self._has_room():
-            self._put_back(taken)
-            return False
-        events, size = self._events(taken)
         try:
+            if not await self._has_room():
+                self._put_back(taken)
+                return False
+            events, size = self._events(taken)
             self._check()
             await self._journal.note(events)
         except NoCapacity as error:
@@ -158,7 +158,9 @@ def _cleaned(event: dict[str, Any]) -> dict[str, Any]:
 
 
 def _text(value: Any, most: int) -> str | None:
-    return value[:most].encode("utf-8", "replace").decode() if isinstance(value, str) else None
+    """Printable ASCII, as names, addresses and rules are: of what else it may be each character would be twelve bytes
+    of JSON, and the server takes no event of any length."""
+    return ascii(value[:most])[1:-1][:most] if isinstance(value, str) else None
 
 
 def _time(value: Any) -> str:

@@ -137,6 +137,10 @@ class LocalEngine:
             self._why_down = error.message
             log.warning("node does not say what it is", reason=error.message)
             await asyncio.sleep(LAST_RETRY_S)
+        except Exception:  # of another release, perhaps: who answers without sense is asked again
+            self._why_down = "what it says of itself can't be read"
+            log.exception("node does not say what it is")
+            await asyncio.sleep(LAST_RETRY_S)
         finally:
             self._connected.clear()
             if not self._closing:  # close() hangs up itself

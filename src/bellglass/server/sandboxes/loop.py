@@ -170,7 +170,10 @@ class Forgetter:
 
     async def run(self) -> None:
         while True:
-            await self.forget(datetime.now(UTC))
+            try:
+                await self.forget(datetime.now(UTC))
+            except Exception:  # a full disk must not end it for good
+                log.exception("what is old could not be forgotten")
             await asyncio.sleep(FORGET_EVERY_S)
 
     async def forget(self, moment: datetime) -> None:
