@@ -2,8 +2,8 @@
 
 Written on the event loop without an fsync for each: a killed node loses nothing (the page cache has it), a host that
 loses power may lose the last ones, but never the file: what is older must stay readable then, so SQLite syncs at its
-checkpoints, which are rare. The file also holds each sandbox's next stream id, raised in steps, so that a restarted
-node never uses one twice.
+checkpoints, which are rare and made in a thread. The file also holds each sandbox's next stream id, raised in steps, so
+that a restarted node never uses one twice.
 """
 
 from __future__ import annotations
@@ -11,17 +11,22 @@ from __future__ import annotations
 import json
 import sqlite3
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bellglass.ballast import Ballast
+from bellglass.ballast import Ballast, is_disk_full
 from bellglass.node.contexts.store import STEP as CONTEXTS
 from bellglass.node.contexts.store import ContextRows
+from bellglass.node.executions.checkpoints import Checkpoints
 from bellglass.node.schema import bring_forward
 
 STREAM_ID_STEP = 1024
-CHECKPOINT_PAGES = 2048
-"""8 MiB: about 700 commands between two stops of the loop for an fsync."""
+CHECKPOINT_WRITES = 600
+"""300 commands, and 8 MiB of WAL, between two checkpoints."""
+WAL_PAGES = 8192
+"""32 MiB: where commands come without a pause no checkpoint catches up with them, and the loop stops for one, which is
+short: nearly all is written back already."""
 SCHEMA = (
     (
         "create table if not exists executions (sandbox_id text not null, id text not null,"
@@ -68,19 +73,23 @@ class Records:
     ballast makes room; without any left the writing ones raise NoCapacity (resource disk)."""
 
     def __init__(self, path: Path) -> None:
+        self._folder = path.parent
         self._ballast = Ballast.beside(path)
         self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         try:
-            checkpoint = f"wal_autocheckpoint={CHECKPOINT_PAGES}"
-            for pragma in ("journal_mode=wal", "synchronous=normal", "cache_size=-512", checkpoint):
-                self._write(f"pragma {pragma}")
+            bound = f"wal_autocheckpoint={WAL_PAGES}"
+            for pragma in ("journal_mode=wal", "synchronous=normal", "cache_size=-512", bound):
+                self._ballast.spend(partial(self._db.execute, f"pragma {pragma}"))
             self._ballast.spend(lambda: bring_forward(self._db, path, SCHEMA))
         except BaseException:
             self._db.close()
             raise
+        self._writes = 0
+        self._checkpoints = Checkpoints(path)
         self.contexts = ContextRows(self._db, self._write)
 
     def close(self) -> None:
+        self._checkpoints.close()
         self._db.close()
 
     def insert(self, sandbox_id: str, stored: StoredExecution) -> None:
@@ -98,13 +107,13 @@ class Records:
         )
 
     def input_ended(self, sandbox_id: str, execution_id: str, offset: int) -> None:
-        self._db.execute(
+        self._write(
             "update executions set resume = json_set(resume, '$.stdin_end', ?) where sandbox_id = ? and id = ?",
             (offset, sandbox_id, execution_id),
         )
 
     def resized(self, sandbox_id: str, execution_id: str, terminal: dict[str, int]) -> None:
-        self._db.execute(
+        self._write(
             "update executions set record = json_set(record, '$.terminal', json(?)) where sandbox_id = ? and id = ?",
             (json.dumps(terminal), sandbox_id, execution_id),
         )
@@ -184,7 +193,20 @@ class Records:
         )
 
     def _write(self, statement: str, values: tuple[Any, ...] = ()) -> None:
-        self._ballast.spend(lambda: self._db.execute(statement, values))
+        self._ballast.spend(lambda: self._execute(statement, values))
+        self._writes += 1
+        if self._writes % CHECKPOINT_WRITES == 0:
+            self._checkpoints.begin()
+
+    def _execute(self, statement: str, values: tuple[Any, ...]) -> None:
+        try:
+            self._db.execute(statement, values)
+        except sqlite3.Error as error:
+            if not is_disk_full(error, self._folder):
+                raise
+            # A WAL that can't grow: once it is written back it begins anew, in the room that it has.
+            self._db.execute("pragma wal_checkpoint(passive)").fetchone()
+            self._db.execute(statement, values)
 
     def _select(self, where: str, values: tuple[Any, ...], limit: int) -> list[StoredExecution]:
         query = (
