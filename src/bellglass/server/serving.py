@@ -132,6 +132,7 @@ class Protocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         if self._drops:
             return
+        self._check_upgrade()
         self._head_arrived()
         self._counted.busy(self)
         self._body_at = self.loop.time()
@@ -141,6 +142,22 @@ class Protocol(HttpToolsProtocol):
         super().on_headers_complete()
         if self.cycle is not None:  # of a WebSocket there is none
             self.cycle.transport = cast(asyncio.Transport, self._answering)
+
+    def _check_upgrade(self) -> None:
+        """httptools leaves the body of a request that wants another protocol, and of a CONNECT, where it is, and would
+        read it as the next request: a proxy in front would give the answers to the wrong clients. What is raised is
+        answered with 400."""
+        if not self.parser.should_upgrade():
+            return
+        if self.parser.get_method() == b"CONNECT":
+            raise ValueError("CONNECT")
+        if any(name == b"transfer-encoding" or (name == b"content-length" and value.strip(b"0 \t"))
+               for name, value in self.headers):  # fmt: skip
+            raise ValueError("an upgrade with a body")
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """What came with the head is lost, so what follows may begin in the middle of something."""
+        self.cycle.keep_alive = False
 
     def on_chunk_header(self) -> None:
         self._head_bytes = 0

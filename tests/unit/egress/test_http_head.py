@@ -154,6 +154,8 @@ def test_another_host_is_told_as_such(host: bytes) -> None:
         head(b"Connection: upgrade", b"Upgrade: TLS/1.0"),
         head(b"Connection: upgrade, HTTP2-Settings", b"Upgrade: x"),
         head(b"HTTP2-Settings: AAMAAABkAAQCAAAAAAIAAAAA"),
+        head(b"Connection: upgrade", b"Upgrade: websocket", b"Content-Length: 5"),
+        head(b"Upgrade: x", b"Transfer-Encoding: chunked"),
     ],
 )
 def test_what_is_refused(data: bytes) -> None:
@@ -167,6 +169,7 @@ def test_framings_and_upgrades_that_are_plain() -> None:
     assert parsed(head(b"Content-Length: 0")).length == 0
     assert parsed(head(b"transfer-encoding: Chunked")).length == CHUNKED
     assert parsed(head(b"Connection: Upgrade", b"Upgrade: websocket")).upgrade
+    assert parsed(head(b"Connection: Upgrade", b"Upgrade: websocket", b"Content-Length: 0")).upgrade
     assert parsed(head(b"Connection: keep-alive, close")).length == 0
 
 

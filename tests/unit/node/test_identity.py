@@ -41,7 +41,7 @@ async def test_only_what_the_api_needs_is_passed_on(tmp_path: Path) -> None:
             b"X-Bellglass-Sandbox: "
             + THEIRS.sandbox_id.encode()
             + b"\r\nX-Forwarded-For: 1.2.3.4\r\nForwarded: for=1\r\n"
-            b"Cookie: a=b\r\nX-Request-Id: forged\r\nIdempotency-Key: k\r\nTE: trailers\r\nUpgrade: websocket\r\n"
+            b"Cookie: a=b\r\nX-Request-Id: forged\r\nIdempotency-Key: k\r\nTE: trailers\r\n"
             b"Connection: keep-alive, upgrade\r\nX-Bellglass-Token: t\r\nProxy-Authorization: Bearer x\r\n"
         )
         body = b'{"visibility":"private"}'
@@ -52,6 +52,10 @@ async def test_only_what_the_api_needs_is_passed_on(tmp_path: Path) -> None:
         names = [line.partition(b":")[0] for line in head.split(b"\r\n")[1:-2]]
         assert names == [b"host", b"authorization", b"connection", b"accept", b"content-type", b"content-length"]
         assert sent == body and here.server.callers() == [OURS]
+        upgrade = b"GET /v1/me HTTP/1.1\r\n" + HOST + TOKEN + forged + b"Upgrade: websocket\r\n\r\n"
+        assert await here.ours.ask(upgrade) == ANSWER
+        names = [line.partition(b":")[0] for line in here.server.asked[1][0].split(b"\r\n")[1:-2]]
+        assert names == [b"host", b"authorization", b"connection"]
 
 
 @on_the_nodes_loop

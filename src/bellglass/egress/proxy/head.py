@@ -81,6 +81,8 @@ def request(head: bytes, name: str, port: int) -> Request:
     upgrades = _listed(fields, b"upgrade")
     if any(token.startswith((b"h2", b"tls", b"http")) for token in upgrades):
         raise BadMessage("an upgrade to HTTP/2 or TLS")
+    if upgrades and length:
+        raise BadMessage("an upgrade with a body")  # some servers read that as their next request
     lines = [b"%s %s %s" % (method, target, version)]
     lines += [b"%s: %s" % (field.name, field.value) for field in fields]
     return Request(method, b"\r\n".join(lines) + END, length, bool(upgrades))

@@ -38,11 +38,13 @@ def request_framing(request: Request) -> Framing:
 
 
 def upgrade_of(request: Request) -> bytes | None:
-    """The protocol that a request wants to change to, if the program is to be asked."""
+    """The protocol that a request wants to change to, if the program is to be asked. It is not where there is a body:
+    some servers would read that as a further request."""
     wanted = head.words(request.headers, b"upgrade")
     if request.minor == 0 or b"upgrade" not in head.words(request.headers, b"connection") or len(wanted) != 1:
         return None
-    return wanted[0] if wanted[0] not in (b"h2c", b"http/2.0") else None
+    is_other_http = wanted[0].startswith((b"h2", b"http", b"tls"))
+    return None if is_other_http or request_framing(request) != Framing(0, False) else wanted[0]
 
 
 class Exchange:
