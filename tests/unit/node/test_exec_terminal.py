@@ -11,6 +11,7 @@ import pytest
 from harness import bench
 from puppet import PuppetHost, read_frames, spec
 
+from bellglass.ballast import disk_full
 from bellglass.errors import Conflict, InvalidRequest, NotSupported
 from bellglass.wire import guest, tlv
 from bellglass.wire.frames import encode
@@ -71,6 +72,38 @@ def test_a_size_outlives_the_node(run) -> None:
             plain = await box.start("sleep 30")
             with pytest.raises(Conflict, match="no terminal"):
                 await box.call("execution.resize", execution_id=plain["id"], cols=1, rows=1)
+
+    run(scenario())
+
+
+def test_a_size_that_finds_no_room_on_the_disk_is_a_size_nevertheless(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where it is told with a new link: the sandbox's other executions come behind it."""
+
+    async def scenario() -> None:
+        async with bench() as node:
+            box = await node.create()
+            made = await box.start(
+                "trap 'stty size' WINCH; stty size; while :; do sleep 0.05; done", terminal={"cols": 80, "rows": 24}
+            )
+            await said(node, box, made["id"], "24 80\r\n")
+
+            def full(*_: Any) -> None:
+                raise disk_full()
+
+            monkeypatch.setattr(node.node.records, "resized", full)
+            await box.call("execution.resize", execution_id=made["id"], cols=132, rows=43)
+            await said(node, box, made["id"], "24 80\r\n43 132\r\n")
+            session = node.node.sandboxes.live(box.id, 1).session
+            session._connection.close()
+            async with asyncio.timeout(20):
+                while session.link_is_up:
+                    await asyncio.sleep(0.01)
+                await box.call("execution.resize", execution_id=made["id"], cols=50, rows=20)
+                assert (await box.exec("echo other"))["stdout"] == "other\n"
+            await said(node, box, made["id"], "24 80\r\n43 132\r\n20 50\r\n")
+            monkeypatch.undo()
+            await box.call("execution.resize", execution_id=made["id"], cols=60, rows=30)
+            await said(node, box, made["id"], "24 80\r\n43 132\r\n20 50\r\n30 60\r\n")
 
     run(scenario())
 

@@ -12,6 +12,7 @@ import asyncio
 import sqlite3
 from typing import TYPE_CHECKING
 
+from bellglass.errors import NoCapacity
 from bellglass.node.executions.host import Host
 from bellglass.wire import guest
 
@@ -60,6 +61,6 @@ class Terminal:
             self._sent = self.size
             try:
                 self._host.run_resized(self._run)
-            except sqlite3.Error:  # a full disk: after a restart the record tells the size before
+            except (sqlite3.Error, NoCapacity):  # a full disk: after a restart the record tells the size before
                 pass
             self._timer = asyncio.get_running_loop().call_later(PAUSE_S, self._send)
