@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from bellglass.cli._installation import Folder
 from bellglass.datadir import DataDir, default_data_dir
 
 _MARKS = {"ok": "[green]ok[/]     ", "warn": "[yellow]warn[/]   ", "missing": "[red]missing[/]"}
 
 
 def command(
-    data_dir: Annotated[
-        Path | None, typer.Option(help="The installation's folder.", show_default="/var/lib/bellglass")
-    ] = None,
+    data_dir: Folder = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the checks as JSON.")] = False,
 ) -> None:
     """Try what sandboxes need on this box. Exit code 0 when nothing is missing, 1 otherwise."""

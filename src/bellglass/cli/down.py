@@ -5,18 +5,15 @@ from __future__ import annotations
 import json
 import sys
 import time
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from bellglass.datadir import DataDir, default_data_dir
+from bellglass.cli._installation import Folder, own
 
 
 def command(
-    data_dir: Annotated[
-        Path | None, typer.Option(help="The installation's folder.", show_default="/var/lib/bellglass")
-    ] = None,
+    data_dir: Folder = None,
     sandboxes: Annotated[bool, typer.Option("--sandboxes", help="Delete every sandbox first.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
 ) -> None:
@@ -28,7 +25,7 @@ def command(
             print(f"  ok  {step}", file=sys.stdout, flush=True)
 
     begun = time.monotonic()
-    outcome = down.stop(DataDir((data_dir or default_data_dir()).absolute()), sandboxes=sandboxes, say=say)
+    outcome = down.stop(own(data_dir), sandboxes=sandboxes, say=say)
     if as_json:
         print(json.dumps(outcome._asdict()))
     else:

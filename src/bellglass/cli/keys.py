@@ -16,6 +16,7 @@ from urllib.parse import quote
 import typer
 
 from bellglass.cli import _common as c
+from bellglass.cli._installation import with_sudo
 from bellglass.datadir import default_data_dir
 from bellglass.errors import ClientError
 from bellglass.model import ApiKey
@@ -24,7 +25,7 @@ from bellglass.sdk._http import target
 from bellglass.sdk._sync.transport import Transport
 
 app = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]})
-DataDir = Annotated[Path | None, typer.Option("--data-dir", help="The installation's data folder.")]
+DataDir = Annotated[Path | None, typer.Option("--data-dir", help="The installation's data folder.", readable=False)]
 
 
 def admin_transport(data_dir: Path | None) -> Transport:
@@ -44,10 +45,15 @@ def _key_of(folder: Path) -> str:
     file = folder / "admin.key"
     try:
         return file.read_text(encoding="ascii").strip()
+    except PermissionError as error:
+        raise ClientError(
+            f"the admin key can't be read: {file}: {error.strerror}",
+            hint=f"it is for whoever ran `bellglass up`; run: {with_sudo()} (or set BELLGLASS_ADMIN_KEY)",
+        ) from error
     except OSError as error:
         raise ClientError(
             f"the admin key can't be read: {file}: {error.strerror}",
-            hint="name the installation's folder with --data-dir; whoever ran `bellglass up` can read the key",
+            hint="name the installation's folder with --data-dir, or set BELLGLASS_ADMIN_KEY",
         ) from error
 
 

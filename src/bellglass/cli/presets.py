@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
-
 import typer
 
 from bellglass.cli import _common as c
-from bellglass.datadir import DataDir, default_data_dir
+from bellglass.cli._installation import Folder, own
 
 app = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]})
 
@@ -20,12 +17,12 @@ def presets() -> None:
 
 @app.command("renew", help="Ask the node's package tools again; running sandboxes with presets follow.")
 def renew(
-    data_dir: Annotated[Path | None, typer.Option(help="The installation's data folder.")] = None,
+    data_dir: Folder = None,
     as_json: c.JsonFlag = False,
 ) -> None:
     from bellglass.supervise.control import ask_node
 
-    answer = ask_node(DataDir((data_dir or default_data_dir()).absolute()), "node.renew_presets")
+    answer = ask_node(own(data_dir), "node.renew_presets")
     if as_json:
         c.print_json(answer)
         return

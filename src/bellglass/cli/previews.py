@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from bellglass.cli import _common as c
-from bellglass.datadir import DataDir, default_data_dir
+from bellglass.cli._installation import Folder, own
 
 app = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]})
 
@@ -21,13 +20,13 @@ def previews() -> None:
 @app.command("ca", help="Make or renew a certificate for published ports, of a CA for this domain alone.")
 def ca(
     domain: Annotated[str | None, typer.Option(help="Names are below it.", show_default="previews.domain")] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="The installation's data folder.")] = None,
+    data_dir: Folder = None,
     as_json: c.JsonFlag = False,
 ) -> None:
     from bellglass import settings
     from bellglass.supervise import preview_ca
 
-    data = DataDir((data_dir or default_data_dir()).absolute())
+    data = own(data_dir)
     chosen = domain or settings.load(data.settings_file)["previews.domain"]
     made = preview_ca.make(data, chosen)
     if as_json:

@@ -9,19 +9,18 @@ from typing import Annotated, Any
 
 import typer
 
-from bellglass.datadir import DataDir, default_data_dir
+from bellglass.cli._installation import Folder, own
+from bellglass.datadir import DataDir
 
 
 def command(
-    data_dir: Annotated[
-        Path | None, typer.Option(help="The installation's folder.", show_default="/var/lib/bellglass")
-    ] = None,
+    data_dir: Folder = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Show daemons, tiers, capacity and counts. Exit code 0 when all daemons run, 3 otherwise."""
     from bellglass.supervise import status
 
-    found = status.read(DataDir((data_dir or default_data_dir()).absolute()))
+    found = status.read(own(data_dir))
     if as_json:
         print(json.dumps(found))
     else:

@@ -18,7 +18,10 @@ from urllib.parse import urlsplit
 
 from bellglass.errors import ClientError, InvalidRequest
 
-NEXT_STEP = "start a server with `bellglass up`, or set BELLGLASS_API_URL and BELLGLASS_API_KEY"
+NEXT_STEP = (
+    "start a server with `sudo bellglass up`, or set BELLGLASS_API_URL and BELLGLASS_API_KEY to one that runs; "
+    "its operator makes a key with `bellglass keys create --project NAME`"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +84,8 @@ def resolve(api_url: str | None = None, api_key: str | None = None, environ: Map
         raise ClientError("no Bellglass server is known", hint=NEXT_STEP)
     if not key:
         raise ClientError(
-            f"there is no API key for {url}", hint="set BELLGLASS_API_KEY; `bellglass keys create` makes one"
+            f"there is no API key for {url}",
+            hint="set BELLGLASS_API_KEY; there `bellglass keys create --project NAME` makes one",
         )
     return parse(url, key)
 

@@ -11,6 +11,8 @@ import os
 import pwd
 import urllib.error
 import urllib.request
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,8 @@ from typing import Any
 from bellglass.datadir import DataDir
 from bellglass.errors import BellglassError, ConnectionFailed, from_dict
 from bellglass.supervise.install import Identity
+
+_FILE = "bellglass/profile.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,18 +31,20 @@ class Profile:
     data_dir: str
 
 
-def profile_file(data: DataDir) -> tuple[Path, Identity]:
-    """Where the profile of the calling person lies, and whose it is to be."""
+def profile_files() -> list[tuple[Path, Identity]]:
+    """Where the profiles of the calling person lie, and whose each is to be. Under sudo there are two: that of who
+    called it, and root's own, for the shell that `sudo -s` opens."""
     if named := os.environ.get("BELLGLASS_PROFILE"):
-        return Path(named), Identity(os.getuid(), os.getgid())
+        return [(Path(named), Identity(os.getuid(), os.getgid()))]
     if os.geteuid() == 0 and (name := os.environ.get("SUDO_USER")):
-        try:
-            entry = pwd.getpwnam(name)
-            return Path(entry.pw_dir) / ".config/bellglass/profile.json", Identity(entry.pw_uid, entry.pw_gid)
-        except KeyError:
-            pass
+        with suppress(KeyError):
+            entries = {entry.pw_uid: entry for entry in (pwd.getpwnam(name), pwd.getpwuid(0))}
+            return [
+                (Path(entry.pw_dir) / ".config" / _FILE, Identity(entry.pw_uid, entry.pw_gid))
+                for entry in entries.values()
+            ]
     base = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-    return base / "bellglass/profile.json", Identity(os.getuid(), os.getgid())
+    return [(base / _FILE, Identity(os.getuid(), os.getgid()))]
 
 
 def ensure(data: DataDir, api_url: str) -> Profile:
@@ -57,13 +63,14 @@ def ensure(data: DataDir, api_url: str) -> Profile:
     return profile
 
 
-def publish(profile: Profile, file: Path, owner: Identity) -> None:
-    """Write the person's profile file. Folders that are missing are made theirs too."""
-    missing = [folder for folder in (file.parent, *file.parent.parents) if not folder.exists()]
-    for folder in reversed(missing):
-        folder.mkdir(mode=0o700)
-        os.chown(folder, owner.uid, owner.gid)
-    _write(file, profile, owner)
+def publish(profile: Profile, files: Iterable[tuple[Path, Identity]]) -> None:
+    """Write a person's profile files. Folders that are missing are made theirs too."""
+    for file, owner in files:
+        missing = [folder for folder in (file.parent, *file.parent.parents) if not folder.exists()]
+        for folder in reversed(missing):
+            folder.mkdir(mode=0o700)
+            os.chown(folder, owner.uid, owner.gid)
+        _write(file, profile, owner)
 
 
 def call(api_url: str, method: str, path: str, key: str, body: Any = None) -> dict[str, Any]:

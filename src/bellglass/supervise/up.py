@@ -22,7 +22,7 @@ from bellglass import settings as settings_module
 from bellglass.datadir import DataDir, cache_dir
 from bellglass.errors import InternalError, NotSupported, SandboxFailed, from_dict
 from bellglass.settings import Settings
-from bellglass.supervise import launch, profile
+from bellglass.supervise import launch, profile, service
 from bellglass.supervise.control import Lock
 from bellglass.supervise.install import prepare
 from bellglass.supervise.profile import Profile
@@ -122,9 +122,9 @@ def run_foreground(
     data: DataDir, *, listen: str | None, port: int | None, say: Say, ready: Callable[[Profile], None]
 ) -> None:
     supervisor, found = start(data, listen=listen, port=port, say=say)
-    file, owner = profile.profile_file(data)
-    profile.publish(found, file, owner)
+    profile.publish(found, profile.profile_files())
     ready(found)
+    service.ready(found.api_url)
     supervisor.run()
 
 
@@ -148,8 +148,7 @@ def run_detached(data: DataDir, *, listen: str | None, port: int | None, say: Sa
                 raise from_dict(message)
             else:
                 found = Profile(**message["profile"])
-                file, owner = profile.profile_file(data)
-                profile.publish(found, file, owner)
+                profile.publish(found, profile.profile_files())
                 return found
     process.wait()
     raise InternalError("the supervisor died while it started", hint=f"see {data.logs_dir / 'supervisor.log'}")
