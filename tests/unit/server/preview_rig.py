@@ -21,11 +21,11 @@ class Program:
     """Listens on a port of this host, where the peer's sandboxes are. Each connection is one call of `serve(connection,
     head)` in a thread; the heads that came are kept."""
 
-    def __init__(self, serve: Serve, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, serve: Serve, tls: ssl.SSLContext | None = None, port: int = 0) -> None:
         self.heads: list[bytes] = []
         self.tls = tls
         self.serve = serve
-        self.listener = socket.create_server(("127.0.0.1", 0), backlog=100)
+        self.listener = socket.create_server(("127.0.0.1", port), backlog=100)
         self.port = int(self.listener.getsockname()[1])
         self.threads: list[threading.Thread] = []
         threading.Thread(target=self._accept, daemon=True).start()

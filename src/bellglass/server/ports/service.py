@@ -200,9 +200,7 @@ class Ports:
         """False for a single-use token that was used before."""
         if used.kind is not Kind.SINGLE_USE:
             return True
-        return await self._writer.run(
-            lambda connection: store.spend(connection, publication, used.id, used.expires_at_unix, time.time())
-        )
+        return await self._writer.run(lambda connection: store.spend(connection, publication, used, time.time()))
 
     def cookie_for(self, publication: Publication, used: Pass) -> str:
         """The value of the cookie that a token is changed for: it ends when the token would have."""
@@ -262,6 +260,8 @@ def expires_at_unix(publication: Publication) -> float | None:
 
 
 def _expired(publication: Publication) -> bool:
+    if publication.key == store.TAKEN_AWAY:  # whatever the clock says: without a key tokens could be made by anybody
+        return True
     expires = expires_at_unix(publication)
     return expires is not None and expires <= time.time()
 

@@ -11,6 +11,7 @@ from bellglass.server.db.tables import api_keys, sandboxes
 from bellglass.server.db.tables import published_ports as ports
 from bellglass.server.db.tables import spent_port_tokens as spent
 from bellglass.server.events import store as events
+from bellglass.server.ports.tokens import Pass
 
 TAKEN_AWAY = ""
 """In place of a key: the row keeps a port from being published by its next visit."""
@@ -147,15 +148,15 @@ def remove(connection: Connection, project_id: str, sandbox_id: str, port: int) 
     return True
 
 
-def spend(
-    connection: Connection, publication: Publication, token_id: str, expires_at_unix: float, now_unix: float
-) -> bool:
+def spend(connection: Connection, publication: Publication, used: Pass, now_unix: float) -> bool:
     """Whether this is the first use of a token, which is then written down."""
     if (held := find(connection, publication.sandbox_id, publication.port)) is None or held.key != publication.key:
         return False  # revoked meanwhile
+    if used.maker is None or not key_holds(connection, used.maker):
+        return False  # alike
     connection.execute(delete(spent).where(spent.c.expires_at_unix < now_unix))
-    which = {"sandbox_id": publication.sandbox_id, "port": publication.port, "token_id": token_id}
+    which = {"sandbox_id": publication.sandbox_id, "port": publication.port, "token_id": used.id}
     if connection.execute(select(spent.c.token_id).filter_by(**which)).first() is not None:
         return False
-    connection.execute(insert(spent).values(**which, expires_at_unix=expires_at_unix))
+    connection.execute(insert(spent).values(**which, expires_at_unix=used.expires_at_unix))
     return True

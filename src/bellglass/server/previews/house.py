@@ -51,8 +51,20 @@ class Stay:
     def __init__(self, publication: Publication, used: Pass | None, cut: Callable[[], None]) -> None:
         self.publication = publication
         self.used = used
-        self.cut = cut
+        self._cut = cut
+        self._was_cut = False
         self._bound: asyncio.Timeout | None = None
+
+    def cut(self) -> None:
+        self._was_cut = True
+        self._cut()
+        if self._bound is not None and not self._bound.expired():
+            self._bound.reschedule(asyncio.get_running_loop().time())  # it may wait for a program that is yet to start
+
+    def check(self) -> None:
+        """Right before the program hears of it. Raises ConnectionResetError for one that was cut meanwhile."""
+        if self._was_cut:
+            raise ConnectionResetError("it was taken from the visitor")
 
     def bounded(self) -> asyncio.Timeout:
         """Ends with TimeoutError when its right ends."""

@@ -182,6 +182,7 @@ class Http2Visit:
                 async with stay.bounded():
                     upstream = await self._upstream(publication)
                     inward = self._house.inward(publication, shown.request, self._wire.peer)
+                    stay.check()
                     await self._relay(stream, upstream.endpoint, inward, stay, begun)
             except TimeoutError:
                 raise self._house.expired(publication) from None

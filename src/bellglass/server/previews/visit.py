@@ -85,6 +85,7 @@ class Visit:
             with self._house.stay(publication, used, self.wire.abort) as stay:
                 async with stay.bounded(), await self._house.dial(publication, self.wire.gone) as stream:
                     inward = self._house.inward(publication, shown.request, self.wire.peer)
+                    stay.check()
                     exchange = Exchange(self.wire, stream, inward, outward(publication))
                     return await exchange.run()
         except (BellglassError, BadHead, TimeoutError) as error:
