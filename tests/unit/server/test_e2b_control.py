@@ -80,7 +80,8 @@ def test_keys(harness: Harness, e2b: httpx2.Client) -> None:
     assert e2b.get("/v2/sandboxes").status_code == 200
     anonymous = harness.client(None)
     refused(anonymous.get("/compat/e2b/v2/sandboxes"), 401, "unauthorized")
-    refused(anonymous.get("/compat/e2b/v2/sandboxes", headers={"x-api-key": "e2b_" + "0" * 40}), 401)
+    unknown = refused(anonymous.get("/compat/e2b/v2/sandboxes", headers={"x-api-key": "e2b_" + "0" * 40}), 401)
+    assert "unknown" in unknown and "bellglass compat e2b" in unknown and "Bearer" not in unknown
     refused(anonymous.get("/compat/e2b/v2/sandboxes", headers={"x-api-key": b"\x80"}), 401)
     native = {"authorization": f"Bearer {harness.key()['secret']}"}
     refused(anonymous.get("/compat/e2b/v2/sandboxes", headers=native), 401)
@@ -92,6 +93,15 @@ def test_keys(harness: Harness, e2b: httpx2.Client) -> None:
     assert harness.admin.delete(f"/v1/keys/{made['id']}").status_code == 204
     refused(anonymous.get("/compat/e2b/v2/sandboxes", headers=with_it), 401)
     assert harness.admin.post("/v1/keys", json={"project": "p1", "format": "x"}).status_code == 422
+
+
+def test_a_client_that_knows_the_servers_address_alone_is_told_the_prefix(harness: Harness) -> None:
+    anonymous, key = harness.client(None), {"x-api-key": harness.key("p1")["secret"]}
+    assert anonymous.get("/compat/e2b/v2/sandboxes", headers=key).status_code == 200
+    for path in ("/v2/sandboxes", "/sandboxes", "/templates/x"):
+        assert "set E2B_API_URL to this address and /compat/e2b" in refused(anonymous.get(path, headers=key), 404)
+        assert "error" in anonymous.get(path).json(), "others get the native shape"
+    assert anonymous.get("/v1/health", headers=key).status_code == 200
 
 
 def test_connect_never_shortens(e2b: httpx2.Client) -> None:

@@ -11,12 +11,16 @@ from bellglass.server.http.context import context_of
 from bellglass.server.services import Services
 
 HEADER = "x-api-key"
-_HINT = "set E2B_API_KEY; `bellglass keys create --format e2b --project NAME` makes a key"
+_HINT = "set E2B_API_KEY; `bellglass compat e2b --project NAME` makes a key, and prints what else clients need"
 
 
 def authenticate(request: Request, services: Services) -> Principal:
     """The key's principal, counted among what is under way of it. Raises Unauthorized, Forbidden, LimitExceeded."""
-    principal = services.auth.of_secret(_secret(request.headers), "project")
+    secret = _secret(request.headers)
+    try:
+        principal = services.auth.of_secret(secret, "project")
+    except Unauthorized as error:
+        raise Unauthorized(error.message, hint=_HINT) from error  # the native one speaks of another header
     context = context_of(request)
     context.principal = principal
     context.count(principal.key, services.settings["server.max_key_requests"])

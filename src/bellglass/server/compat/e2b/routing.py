@@ -16,11 +16,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from bellglass.errors import InvalidRequest, NotSupported, Unauthorized
+from bellglass.errors import InvalidRequest, NotFound, NotSupported, Unauthorized
 from bellglass.ids import SANDBOX_ID
 from bellglass.model import State
 from bellglass.server.auth.principal import KeyState, Principal
-from bellglass.server.compat.e2b import errors, inside, signatures
+from bellglass.server.compat.e2b import auth, errors, inside, signatures
 from bellglass.server.compat.e2b.actions import application
 from bellglass.server.db.tables import projects, sandboxes
 from bellglass.server.http.context import App, Receive, Scope, Send, context_of
@@ -32,6 +32,7 @@ INTERPRETER_PORT = 49999
 MAX_IDLE_KEYS = 256
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 _ID_HEADER = b"e2b-sandbox-id"
+_KEY_HEADER = auth.HEADER.encode()
 _PORT = re.compile(r"[1-9][0-9]{0,4}")
 _OWNER = (
     select(sandboxes.c.state, sandboxes.c.template, sandboxes.c.project_id, projects.c.name)
@@ -84,6 +85,7 @@ class Front:
         self._ports = ports
         self._keys: dict[str, KeyState] = {}
         self._visits = application([Route("/{path:path}", self._visit, methods=METHODS)], services)
+        self._astray = application([Route("/{path:path}", _astray, methods=METHODS)], services)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -92,10 +94,12 @@ class Front:
         is_below = _is_below(scope["path"])
         # Also where E2B_SANDBOX_URL is the same as E2B_API_URL.
         own = _stripped(scope) if is_below else scope
-        if own["path"] == signatures.PATH or any(name == _ID_HEADER for name, _ in scope["headers"]):
+        if own["path"] == signatures.PATH or _has(scope, _ID_HEADER):
             await self._visits(own, receive, send)
         elif is_below:
             await self._control(own, receive, send)
+        elif _has(scope, _KEY_HEADER) and not own["path"].startswith("/v1/"):
+            await self._astray(own, receive, send)
         else:
             await self._native(scope, receive, send)
 
@@ -140,6 +144,18 @@ class Front:
         if len(self._keys) >= MAX_IDLE_KEYS:
             self._keys = {id: key for id, key in self._keys.items() if key.requests}
         return self._keys.setdefault(sandbox_id, KeyState(sandbox_id, ""))
+
+
+async def _astray(request: Request) -> Response:
+    """A client that was told the server's address alone. It can't read the native API's errors."""
+    raise NotFound(
+        f"E2B's API is below {PREFIX} here",
+        hint=f"set E2B_API_URL to this address and {PREFIX}; `bellglass compat e2b` prints all that clients need",
+    )
+
+
+def _has(scope: Scope, header: bytes) -> bool:
+    return any(name == header for name, _ in scope["headers"])
 
 
 def _owner(connection: Connection, sandbox_id: str) -> Row[*tuple[Any, ...]] | None:
