@@ -104,12 +104,6 @@ class Rule(NamedTuple):
     def opens(self, port: int) -> bool:
         return self.ports is None or port in self.ports
 
-    def matches_name(self, name: str) -> bool:
-        """Whatever the port."""
-        if self.host is None:
-            return False
-        return name.endswith(self.host[1:]) if self.host[0] == "*" else name == self.host
-
     def __str__(self) -> str:
         where = self.host if self.host is not None else str(self.network)
         return f"{where}:{ANY if self.ports is None else ','.join(str(port) for port in sorted(self.ports))}"

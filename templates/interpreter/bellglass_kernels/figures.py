@@ -16,8 +16,6 @@ from matplotlib.backend_bases import FigureManagerBase
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-NAME = "module://bellglass_kernels.figures"
-
 FigureCanvas = FigureCanvasAgg
 FigureManager = FigureManagerBase
 

@@ -16,7 +16,6 @@ from bellglass_kernels.lines import encode
 
 LANGUAGES = ("python", "javascript", "bash")
 PLACE = Path(__file__).resolve().parent
-_PIPE_BYTES = 1024 * 1024
 _CHANNEL_FD = 3
 _NODE_OPTIONS = ["--disable-warning=ExperimentalWarning"]
 
