@@ -29,6 +29,8 @@ def test_ranges_and_conditions(wire: Wire) -> None:
     changed = whole.headers["last-modified"]
     assert get(If_Modified_Since=changed).status == 304
     assert get(If_Unmodified_Since="Mon, 01 Jan 2001 00:00:00 GMT").status == 412
+    for none in ("never", f"Mon, 01 Jan {'9' * 20} 00:00:00 GMT", f"Mon, 01 Jan 2001 00:00:00 +{'9' * 20}"):
+        assert get(If_Modified_Since=none).body == b"0123456789", "what is no date means nothing"
     assert get(Range="bytes=2-4", If_Range=changed).status == 206
     assert get(Range="bytes=2-4", If_Range="Mon, 01 Jan 2001 00:00:00 GMT").body == b"0123456789"
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from bellglass import __version__
-from bellglass.errors import NodeUnavailable, VersionMismatch
+from bellglass.errors import NodeUnavailable, TooLarge, VersionMismatch
 from bellglass.link.stream import FLAG_END, FLAG_MORE, LinkStream, LinkType, error_of_reset
 from bellglass.wire import versions
 from bellglass.wire.frames import HEADER, HEADER_SIZE, MAX_PAYLOAD, Frame, FrameError, FrameReader
@@ -135,11 +135,18 @@ class Connection(asyncio.Protocol):
     # --- for streams and their users --------------------------------------------------------------------
 
     def open(self, op: str, params: dict[str, Any], *, request_id: str | None, end: bool) -> LinkStream:
+        """Raises NodeUnavailable without a transport, TooLarge for what the peer would give the whole link up for."""
         if self._transport is None:
             raise NodeUnavailable("the link between server and node is down", hint="it is made again by itself; retry")
+        payload = json.dumps({"op": op, "params": params, "request_id": request_id}, separators=(",", ":")).encode()
+        if len(payload) > MAX_OPEN_BYTES:
+            raise TooLarge(
+                f"the request takes {len(payload)} bytes on its way to the node, the most is {MAX_OPEN_BYTES}",
+                hint="characters that are not ASCII take six bytes each: give inputs as b64, or write the files later",
+                details={"limit_bytes": MAX_OPEN_BYTES},
+            )
         stream_id, self._next_id = self._next_id, self._next_id + 2
         stream = LinkStream(self, stream_id, op, request_id)
-        payload = json.dumps({"op": op, "params": params, "request_id": request_id}, separators=(",", ":")).encode()
         self._streams[stream_id] = stream
         # A create carries its inputs: what is over one frame goes on in further OPEN frames of the stream.
         pieces = [payload[i : i + MAX_PAYLOAD] for i in range(0, len(payload), MAX_PAYLOAD)]

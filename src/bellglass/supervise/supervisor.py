@@ -33,10 +33,10 @@ from bellglass.times import now
 STOP_GRACE_S = 10.0
 RESTART_PAUSE_S = (0.0, 0.2, 1.0, 5.0)  # after the first, second ... early death in a row
 EARLY_DEATH_S = 0.25
-RENEW_S = 20.0
-RENEW_AGAIN_MS = 500
 """A daemon that lived no longer than this after it was ready, or never was, would die in a circle; what dies later is
 missed at once."""
+RENEW_S = 20.0
+RENEW_AGAIN_MS = 500
 Say = Callable[[str, float], None]
 
 

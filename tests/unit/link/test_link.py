@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from bellglass.errors import Conflict, NodeUnavailable
+from bellglass.errors import Conflict, NodeUnavailable, TooLarge
 from bellglass.link import LinkClient, LinkServer, connection
 from bellglass.link.stream import ANSWER_WINDOW, FULL_WINDOW, GROW_AFTER_BYTES
 
@@ -83,6 +83,25 @@ def test_a_large_request_is_cut_and_put_together(tmp_path):
         async with linked(tmp_path, size) as (client, _):
             async with await client.open("size", {"big": "x" * 3_000_000}, body=False) as stream:
                 assert (await stream.head())["result"] == {"length": 3_000_000}
+
+    asyncio.run(go())
+
+
+def test_a_request_that_is_too_large_is_refused_before_it_breaks_the_link(tmp_path, monkeypatch):
+    """Everybody's streams are on it, and a client decides how much its own request takes."""
+    monkeypatch.setattr(connection, "MAX_OPEN_BYTES", 1_000_000)
+
+    async def go():
+        async with linked(tmp_path, echo) as (client, _):
+            async with await client.open("echo", {"long": 1}) as others:
+                for size in (150_000, 999_000 // 6):
+                    assert len((await client.call("echo", {"big": "\u00e9" * size}))["big"]) == size
+                with pytest.raises(TooLarge) as caught:
+                    await client.call("echo", {"big": "\u00e9" * (1_000_000 // 6)})
+                assert caught.value.details == {"limit_bytes": 1_000_000}
+                await others.send(b"goes on")
+                await others.end()
+                assert await others.read_all(100) == b"goes on"
 
     asyncio.run(go())
 

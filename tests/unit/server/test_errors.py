@@ -10,6 +10,7 @@ import pytest
 from server_harness import ADMIN, Harness, error_of
 
 from bellglass.errors import InvalidRequest
+from bellglass.link import connection
 from bellglass.server.files import watch
 
 NESTED = "[" * 5000 + "]" * 5000
@@ -78,6 +79,19 @@ def test_wrong_content_type(api: httpx2.Client) -> None:
     assert error_of(answer, 422)["details"]["field"] == "content-type"
     allowed = api.post("/v1/sandboxes", content=b"{}", headers={"content-type": "application/json; charset=utf-8"})
     assert allowed.status_code == 201
+
+
+def test_a_create_that_takes_too_much_on_its_way_leaves_nothing(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Six bytes a character: inputs within their limit could break the link, with all that others had open on it."""
+    monkeypatch.setattr(connection, "MAX_OPEN_BYTES", 2**20)
+    api = harness.project()
+    large = {"name": "too-much", "inputs": {"a": {"text": "\u00e9" * 2**18}}}
+    error = error_of(api.post("/v1/sandboxes", json=large), 413, "too_large")
+    assert error["details"]["limit_bytes"] == 2**20
+    assert api.get("/v1/sandboxes", params={"state": "all", "name": "too-much"}).json()["items"] == []
+    assert api.post("/v1/sandboxes", json={"inputs": {"a": {"text": "e" * 2**18}}}).status_code == 201
 
 
 def test_body_limits(api: httpx2.Client) -> None:

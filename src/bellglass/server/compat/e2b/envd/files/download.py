@@ -88,7 +88,7 @@ def _date(request: Request, name: str) -> datetime | None:
     """What is no date is ignored, as HTTP wants it."""
     try:
         given = parsedate_to_datetime(request.headers.get(name, ""))
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     return given if given.tzinfo is not None else given.replace(tzinfo=UTC)
 
