@@ -41,10 +41,7 @@ async def set_network(node: Sandboxes, live: LiveSandbox, network: Network, gene
         spec = SandboxSpec.from_json(row.spec)
         if generation > spec.network_generation:
             spec = replace(spec, network=network, network_generation=generation)
-            row = replace(row, spec=spec.to_json())
-            await node.journal.put(row)
-            node.row_table[row.id] = row
-            live.spec = spec
+            row = await _journal(node, live, row, spec)
             faultpoints.reach("node.network.journaled")
     # Without the lock, so that no end waits for a proxy that is away. Also where it was known: an earlier try may have
     # come to nothing behind the journal.
@@ -53,6 +50,31 @@ async def set_network(node: Sandboxes, live: LiveSandbox, network: Network, gene
     row = node.row(live.sandbox_id, live.generation)
     if row.state != "running":
         raise sandboxes.gone(row)
+    return row
+
+
+async def close(node: Sandboxes, live: LiveSandbox, generation: int) -> None:
+    """What should be from `generation` on is nothing that this node knows: nothing passes in its place. The generation
+    stays as it is, so that the server, which compares it, tells the node that comes after. Raises SandboxGone,
+    NodeUnavailable."""
+    async with node.lock(live.sandbox_id):
+        row = node.row_table[live.sandbox_id]
+        if row.state != "running":
+            raise sandboxes.gone(row)
+        spec = SandboxSpec.from_json(row.spec)
+        if generation <= spec.network_generation:
+            return
+        if spec.network != "deny":
+            await _journal(node, live, row, replace(spec, network="deny"))
+            log.error("sandbox %s has no network: the node does not know generation %d", live.sandbox_id, generation)
+    await push(node, live.sandbox_id, live.spec)
+
+
+async def _journal(node: Sandboxes, live: LiveSandbox, row: SandboxRow, spec: SandboxSpec) -> SandboxRow:
+    row = replace(row, spec=spec.to_json())
+    await node.journal.put(row)
+    node.row_table[row.id] = row
+    live.spec = spec
     return row
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bellglass.errors import InvalidRequest
+from bellglass.errors import InvalidRequest, NotSupported
 from bellglass.link import LinkStream
 from bellglass.model import Network, SandboxSpec, check_known, read_network
 from bellglass.node.app import Node
@@ -20,8 +20,13 @@ def _live(node: Node, params: Params) -> LiveSandbox:
 
 async def set_network(node: Node, params: Params, stream: LinkStream) -> None:
     """Answers with the network in force: a later change may have come before this one."""
-    live, network = _live(node, params), network_of(params.raw("network"))
-    row = await networks.set_network(node.sandboxes, live, network, params.integer("network_generation", least=1))
+    live, generation = _live(node, params), params.integer("network_generation", least=1)
+    try:
+        network = network_of(params.raw("network"))
+    except NotSupported:
+        await networks.close(node.sandboxes, live, generation)
+        raise
+    row = await networks.set_network(node.sandboxes, live, network, generation)
     await stream.send_head({"result": await networks.shown(node.sandboxes, SandboxSpec.from_json(row.spec))}, end=True)
 
 
@@ -50,12 +55,19 @@ async def renew_presets(node: Node, params: Params, stream: LinkStream) -> None:
 
 
 def network_of(value: Any) -> Network:
-    """Raises InvalidRequest, also for what a later release may say and this one does not know."""
+    """Raises InvalidRequest, and NotSupported for what a later release may say and this one does not know."""
     if value not in ("deny", "open") and not isinstance(value, dict):
         raise InvalidRequest(f"network: {str(value)[:40]!r} is no network", details={"field": "network"})
     try:
         if isinstance(value, dict):
             check_known(value)
+    except ValueError as error:
+        raise NotSupported(
+            f"network: the node does not know such a one ({error}), and may be of an earlier release than the server",
+            hint="run both of one release: bellglass down, then up; until then nothing passes",
+            details={"field": "network"},
+        ) from None
+    try:
         return read_network(value)
     except (TypeError, ValueError, AttributeError) as error:
         raise InvalidRequest(f"network: it is none: {error}", details={"field": "network"}) from None
