@@ -55,6 +55,19 @@ def test_a_sandboxes_life_is_told_in_order(harness: Harness, api: httpx2.Client)
     assert {event["sandbox_id"] for event in found} == {box}
 
 
+def test_the_first_event_says_what_a_bill_needs(harness: Harness, api: httpx2.Client) -> None:
+    """It is read after the sandbox, and what was said of it, are gone."""
+    body = {"owner": "4711", "cpus": 0.5, "memory": "1GiB", "disk": "2GiB", "pids": 64}
+    owned = api.post("/v1/sandboxes", json=body).json()["id"]
+    nobodys = api.post("/v1/sandboxes", json={}).json()["id"]
+    for box in (owned, nobodys):
+        assert api.delete(f"/v1/sandboxes/{box}").status_code == 204
+    first = of(api, owned)[0]["data"]
+    assert first["owner"] == "4711" and first["template"] == "base"
+    assert first["limits"] == {"cpus": 0.5, "memory_bytes": 1 << 30, "disk_bytes": 2 << 30, "pids": 64}
+    assert "owner" not in of(api, nobodys)[0]["data"]
+
+
 def test_refusals_of_the_journal_are_events_once(harness: Harness, api: httpx2.Client) -> None:
     box = make(api)
     first = refusal("evil.example", count=3)

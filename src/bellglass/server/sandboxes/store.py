@@ -119,7 +119,14 @@ def add(connection: Connection, project_id: str, sandbox: Sandbox, template_env:
     values["node_id"] = values.pop("node")
     connection.execute(_ADD, {**values, "project_id": project_id, "template_env": template_env})
     _add_labels(connection, sandbox.id, sandbox.labels)
-    events.add(connection, "sandbox.creating", project_id, sandbox.id, {"template": sandbox.template})
+    events.add(connection, "sandbox.creating", project_id, sandbox.id, _for_the_bill(sandbox))
+
+
+def _for_the_bill(sandbox: Sandbox) -> dict[str, Any]:
+    """What an event says of a sandbox: events outlive its row, so it is all that a bill can go by."""
+    limits = {name: getattr(sandbox, name) for name in ("cpus", "memory_bytes", "disk_bytes", "pids")}
+    told = {"template": sandbox.template, "limits": limits}
+    return told if sandbox.owner is None else told | {"owner": sandbox.owner}
 
 
 def set_labels(connection: Connection, sandbox_id: str, labels: dict[str, str]) -> None:
