@@ -6,11 +6,12 @@ at start and passed on; nothing reads the environment later. An unknown key or a
 
 from __future__ import annotations
 
+import difflib
 import ipaddress
 import os
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -225,6 +226,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("supervisor.log_limit", parse_size, 64 * 2**20, "size of a daemon's own log; as much of it before is kept"),
 )
 BY_NAME = {setting.name: setting for setting in SETTINGS}
+_VARIABLES = tuple(sorted({f"BELLGLASS_{setting.name.split('.')[0].upper()}_" for setting in SETTINGS}))
 
 
 class Settings(Mapping[str, Any]):
@@ -241,6 +243,11 @@ class Settings(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._values)
+
+
+def _meant(given: str, names: Iterable[str]) -> str:
+    close = difflib.get_close_matches(given, list(names), 1, 0.8)
+    return f"did you mean {close[0]!r}?" if close else "docs/reference/settings.md lists them"
 
 
 def load(
@@ -261,7 +268,10 @@ def load(
                 )
             flat.update({f"{section}.{key}": value for key, value in table.items()})
         if unknown := sorted(set(flat) - set(BY_NAME)):
-            raise InvalidRequest(f"{file}: unknown setting {unknown[0]!r}", hint="see docs/reference/settings.md")
+            raise InvalidRequest(f"{file}: unknown setting {unknown[0]!r}", hint=_meant(unknown[0], BY_NAME))
+    variables = {setting.env_name for setting in SETTINGS}
+    if unknown := sorted(name for name in environ if name.startswith(_VARIABLES) and name not in variables):
+        raise InvalidRequest(f"{unknown[0]} in the environment: unknown setting", hint=_meant(unknown[0], variables))
     for setting in SETTINGS:
         if setting.env_name in environ:
             flat[setting.name] = environ[setting.env_name]

@@ -48,3 +48,21 @@ def test_headers_of_sinks() -> None:
         with pytest.raises(InvalidRequest, match=r"events\.otlp_endpoint"):
             settings.load(None, environ={"BELLGLASS_EVENTS_OTLP_ENDPOINT": wrong})
     assert settings.load(None, environ={"BELLGLASS_EVENTS_JSONL_URL": ""})["events.jsonl_url"] == ""
+
+
+def test_a_setting_that_is_not_there_is_named_with_the_one_that_was_meant(tmp_path: Path) -> None:
+    file = tmp_path / "bellglass.toml"
+    file.write_text('[node]\ndisk_low_water = "2GiB"\n')
+    right = {"BELLGLASS_SERVER_PORT": "7301", "BELLGLASS_API_URL": "http://127.0.0.1:1", "HOME": "/"}
+    assert settings.load(file, right)["server.port"] == 7301
+    with pytest.raises(InvalidRequest, match="BELLGLASS_SERVER_PROT in the environment: unknown") as refused:
+        settings.load(file, right | {"BELLGLASS_SERVER_PROT": "7302"})
+    assert refused.value.hint == "did you mean 'BELLGLASS_SERVER_PORT'?"
+    file.write_text('[node]\ndisk_lowwater = "2GiB"\n')
+    with pytest.raises(InvalidRequest, match=r"unknown setting 'node\.disk_lowwater'") as refused:
+        settings.load(file, right)
+    assert refused.value.hint == "did you mean 'node.disk_low_water'?"
+    file.write_text("[node]\nxyzzy = 1\n")
+    with pytest.raises(InvalidRequest, match="xyzzy") as refused:
+        settings.load(file, right)
+    assert "settings.md" in (refused.value.hint or "")

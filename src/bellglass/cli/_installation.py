@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import shlex
 import shutil
 import sys
@@ -56,6 +55,8 @@ def _unnamed() -> Path:
 
 
 def _name(uid: int) -> str:
+    import pwd  # not there on every system that has the client
+
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

@@ -48,7 +48,7 @@ def run(data: DataDir) -> Iterator[Check]:
         _loop_devices,
         _pid_max,
         _inotify,
-        lambda: _disk(data),
+        lambda: _disk(data, settings),
         lambda: _template(settings),
         lambda: _port(data, settings),
         lambda: _previews_port(data, settings),
@@ -178,9 +178,12 @@ def _inotify() -> Check:
     return Check("inotify", "ok", f"max_user_instances {value}")
 
 
-def _disk(data: DataDir) -> Check:
+def _disk(data: DataDir, settings: settings_module.Settings) -> Check:
     place = next(folder for folder in (data.root, *data.root.parents) if folder.exists())
-    free = shutil.disk_usage(place).free
+    free, mark = shutil.disk_usage(place).free, settings["node.disk_low_water"]
+    if free < mark:
+        told = f"{format_size(free)} free in {place}, below node.disk_low_water, {format_size(mark)}"
+        return Check("disk", "missing", f"{told}: sandboxes stand still", "free some space, or choose a lower mark")
     if free < LOW_DISK_BYTES:
         return Check(
             "disk", "warn", f"{format_size(free)} free in {place}", "free some space or choose another --data-dir"
