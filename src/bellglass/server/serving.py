@@ -20,8 +20,10 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from bellglass import http1
 from bellglass.datadir import DataDir
 from bellglass.errors import BellglassError, RequestError
+from bellglass.http1 import BadHead
 from bellglass.ids import new_request_id
 from bellglass.server.app import Application
 from bellglass.server.http.connections import LINGER_S, MAX_LINGERING, Connections, limit_for
@@ -34,7 +36,7 @@ KEEP_ALIVE_S = 640
 """Longer than any client of ours or E2B's keeps one that is idle: none may send into a connection that closes."""
 GRACE_S = 1
 HEAD_S = 30
-MAX_HEAD_BYTES = 64 * 1024
+MAX_HEAD_BYTES = http1.MAX_HEAD_BYTES
 INSIDE_CONNECTIONS = 1024
 """Beside those of server.max_connections: what sandboxes ask keeps nobody else out."""
 INSIDE_STALL_S = 10.0
@@ -72,6 +74,7 @@ class Protocol(HttpToolsProtocol):
     """A request has begun and is not all there."""
     _rest: Rest | None = None
     _kept_rest_bytes = 0
+    _wrong = ""
     _drops = False
     """What comes is not looked at any more."""
 
@@ -132,7 +135,11 @@ class Protocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         if self._drops:
             return
-        self._check_upgrade()
+        try:
+            self._check_head()
+        except BadHead as error:
+            self._wrong = f": {error}"
+            raise
         self._head_arrived()
         self._counted.busy(self)
         self._body_at = self.loop.time()
@@ -143,17 +150,19 @@ class Protocol(HttpToolsProtocol):
         if self.cycle is not None:  # of a WebSocket there is none
             self.cycle.transport = cast(asyncio.Transport, self._answering)
 
-    def _check_upgrade(self) -> None:
-        """httptools leaves the body of a request that wants another protocol, and of a CONNECT, where it is, and would
-        read it as the next request: a proxy in front would give the answers to the wrong clients. What is raised is
-        answered with 400."""
-        if not self.parser.should_upgrade():
-            return
-        if self.parser.get_method() == b"CONNECT":
-            raise ValueError("CONNECT")
-        if any(name == b"transfer-encoding" or (name == b"content-length" and value.strip(b"0 \t"))
-               for name, value in self.headers):  # fmt: skip
-            raise ValueError("an upgrade with a body")
+    def _check_head(self) -> None:
+        """By the rules of all our readers: a proxy in front must not see other borders between requests than httptools,
+        or it gives answers to the wrong clients. What is raised is answered with 400."""
+        version = self.parser.get_http_version()
+        if version not in ("1.1", "1.0"):
+            raise BadHead(f"HTTP/{version}")
+        headers = [(name, value.strip(b" \t")) for name, value in self.headers]
+        if len(headers) > http1.MAX_FIELDS or sum(len(name) + len(value) for name, value in headers) > MAX_HEAD_BYTES:
+            raise BadHead(f"more than {http1.MAX_FIELDS} fields or {MAX_HEAD_BYTES} bytes")
+        request = http1.Request(self.parser.get_method(), self.url, int(version == "1.1"), headers)
+        http1.check_request(request, without_host=True)
+        if http1.request_length(request) and self.parser.should_upgrade():
+            raise BadHead("an upgrade with a body")  # httptools would read it as the next request
 
     def _unsupported_upgrade_warning(self) -> None:
         """What came with the head is lost, so what follows may begin in the middle of something."""
@@ -271,7 +280,7 @@ class Protocol(HttpToolsProtocol):
         if self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete:
             self.transport.close()  # not in the middle of an answer
             return
-        self._write_error(400, b"Bad Request", RequestError("that is no valid HTTP request"))
+        self._write_error(400, b"Bad Request", RequestError(f"that is no valid HTTP request{self._wrong}"))
         self._drop_the_rest()
 
     def _write_error(self, status: int, reason: bytes, error: BellglassError) -> None:

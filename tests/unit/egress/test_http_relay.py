@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bellglass.egress.loop import Task
-from bellglass.egress.proxy.head import BadMessage
 from bellglass.egress.proxy.http import Exchange
 from bellglass.egress.proxy.relay import Counter, Ended
+from bellglass.http1 import BadHead
 from tests.unit.egress.conftest import LoopThread
 
 
@@ -51,13 +51,13 @@ class Relay:
     async def _requests(self) -> None:
         try:
             await self._exchange.requests()
-        except (BadMessage, Ended, OSError) as error:
+        except (BadHead, Ended, OSError) as error:
             self.error = error
         with contextlib.suppress(OSError):
             self._outer.shutdown(socket.SHUT_WR)
 
     async def _responses(self) -> None:
-        with contextlib.suppress(BadMessage, Ended, OSError):
+        with contextlib.suppress(BadHead, Ended, OSError):
             await self._exchange.responses()
 
     def received(self) -> bytes:

@@ -165,6 +165,16 @@ async def test_bounds_of_size_and_time(tmp_path: Path, monkeypatch: pytest.Monke
         writer.write(b"{}")
         assert await reader.read() == ANSWER
         writer.close()
+        old = (expecting % 2).replace(b"HTTP/1.1", b"HTTP/1.0")  # it would take a 100 for the answer
+        assert await here.ours.ask(old + b"{}") == ANSWER
+        reader, writer = await asyncio.open_connection("127.0.0.1", here.ours.port)
+        writer.write(old)
+        await writer.drain()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(reader.read(1), 0.3)
+        writer.write(b"{}")
+        assert await reader.read() == ANSWER
+        writer.close()
         monkeypatch.setattr(visit, "HEAD_S", 0.2)
         monkeypatch.setattr(visit, "BODY_S", 0.2)
         await here.refused(b"GET /v1/me HTTP/1.1\r\n", 400)

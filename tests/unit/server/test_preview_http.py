@@ -138,13 +138,14 @@ def test_bodies_go_up_with_a_length_or_in_chunks_with_trailers(harness: Harness,
 
 def test_trailers_of_an_answer(harness: Harness, api: httpx2.Client) -> None:
     said = (
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X\r\n\r\n2\r\nab\r\n0\r\nX: 1\r\nHost: evil\r\n\r\n"
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X\r\n\r\n2\r\nab\r\n0\r\nX: 1\r\nHost: evil\r\n"
+        b"Connection: close\r\nTE: x\r\nUpgrade: x\r\nExpect: x\r\nSet-X: 2\r\n\r\n"
     )
     with program(answer(said)) as shown:
         site = public(harness, api, shown.port)
         with site.visitor() as visitor:
             assert visitor.ask("/").body == b"ab"
-            assert visitor.trailers == [b"X: 1"]
+            assert visitor.trailers == [b"X: 1", b"Set-X: 2"]
 
 
 def test_the_program_may_ask_for_the_body_and_hint_early(harness: Harness, api: httpx2.Client) -> None:

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from bellglass import settings
 from bellglass.errors import InvalidRequest
+from bellglass.http1 import Request
 from bellglass.server.ports import tokens
 from bellglass.server.ports.tokens import Kind
 from bellglass.server.previews import access
-from bellglass.server.previews.head import Request
 from bellglass.server.previews.origins import Named, Origins
 
 BOX = "sb" + "a" * 20

@@ -9,7 +9,7 @@ import pytest
 from preview_rig import Program, Site
 from server_harness import Harness
 
-from bellglass.server.previews.head import Request
+from bellglass.http1 import Request
 from bellglass.server.previews.origins import Named, Origins
 from bellglass.server.previews.senders import may_show_cookie
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from bellglass.egress.proxy.head import BadMessage
+from bellglass.http1 import BadHead
 
 TLS, HTTP, RAW = "tls", "http", "raw"
 MAX_LINE_BYTES = 16 * 1024
@@ -37,7 +37,7 @@ _FIRST_WORD = re.compile(rb"[\r\n \t]*([A-Z]+)[ \t\r\x0b\x0c]+[^ \t\r\n\x0b\x0c]
 _HTTP = re.compile(rb"HTTP/", re.IGNORECASE)
 
 
-class TooLong(BadMessage):
+class TooLong(BadHead):
     """A line that has begun like a request and doesn't end."""
 
 

@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Any
 from bellglass.egress.loop import Signal, Task
 from bellglass.egress.policy import Verdict
 from bellglass.egress.proxy import classify, hellos, http, relay
-from bellglass.egress.proxy.head import BadMessage
+from bellglass.egress.proxy.head import OtherHost
 from bellglass.egress.proxy.hellos import HELLO_TIMEOUT_S
 from bellglass.egress.proxy.lookup import Address, LookupFailed, connect
 from bellglass.egress.proxy.outcomes import Failed, Refused
 from bellglass.egress.proxy.relay import Counter, Ended
+from bellglass.http1 import BadHead
 
 if TYPE_CHECKING:
     from bellglass.egress.proxy.app import Ward
@@ -221,12 +222,11 @@ class Connection:
         assert self.name is not None
         try:
             await http.first_request(self._loop, self._client, self.name, self.port)
-        except (BadMessage, TimeoutError) as error:
+        except (BadHead, TimeoutError) as error:
             raise self._bad_request(error) from error
 
     def _bad_request(self, error: Exception) -> Refused:
-        host = error.host if isinstance(error, BadMessage) else None
-        return Refused("bad_request") if host is None else Refused("host_mismatch", host=host)
+        return Refused("host_mismatch", host=error.host) if isinstance(error, OtherHost) else Refused("bad_request")
 
     async def _first_bytes(self) -> tuple[str, bytes]:
         """What the client begins with, or raw when the server speaks first; and the bytes that make it raw, still not
@@ -289,7 +289,7 @@ class Connection:
         )
         try:
             await self._both_ways(exchange.requests, exchange.responses)
-        except (BadMessage, TimeoutError) as error:
+        except (BadHead, TimeoutError) as error:
             raise self._bad_request(error) from error
 
     async def _both_ways(self, onward: Direction, back: Direction) -> None:
@@ -309,7 +309,7 @@ class Connection:
             await back()
         except Ended:
             pass
-        except (OSError, BadMessage, TimeoutError):
+        except (OSError, BadHead, TimeoutError):
             self.close(reset=True)
             if self.task is not None:
                 self.task.cancel()

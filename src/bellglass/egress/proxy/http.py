@@ -11,10 +11,12 @@ from collections import deque
 from time import monotonic
 from typing import NamedTuple
 
+from bellglass import http1
 from bellglass.egress.loop import Loop, Signal
 from bellglass.egress.proxy import classify, head, relay
-from bellglass.egress.proxy.head import BadMessage, Request
+from bellglass.egress.proxy.head import Request
 from bellglass.egress.proxy.relay import Counter, Ended
+from bellglass.http1 import CHUNKED, UNTIL_CLOSE, BadHead
 
 HEAD_TIMEOUT_S = 30.0
 """From a head's first byte to its last."""
@@ -22,7 +24,7 @@ MAX_PIPELINED = 32
 
 
 async def first_request(loop: Loop, client: socket.socket, name: str, port: int) -> None:
-    """Waits for the first request and checks it, without taking it. Raises BadMessage, Ended, TimeoutError."""
+    """Waits for the first request and checks it, without taking it. Raises BadHead, Ended, TimeoutError."""
     await _look_at_request(loop, client, name, port)
 
 
@@ -54,8 +56,8 @@ async def _look_at_request(loop: Loop, client: socket.socket, name: str, port: i
         if kind == classify.HTTP:
             break
         if kind is not None:
-            raise BadMessage("not HTTP")  # at once: it may never send the end of a head
-    found = await relay.peek_until(loop, client, head.END, head.MAX_HEAD_BYTES, deadline)
+            raise BadHead("not HTTP")  # at once: it may never send the end of a head
+    found = await relay.peek_until(loop, client, http1.END, http1.MAX_HEAD_BYTES, deadline)
     return None if found is None else (head.request(found, name, port), len(found))
 
 
@@ -87,13 +89,13 @@ class Exchange:
         self._over = False  # the last response goes on until the connection closes
 
     async def requests(self) -> None:
-        """Raises OSError, BadMessage, Ended, TimeoutError."""
+        """Raises OSError, BadHead, Ended, TimeoutError."""
         while True:
             looked = await _look_at_request(self._loop, self._client, self._name, self._port)
             if looked is None:
                 return
             if self._over:
-                raise BadMessage("a request behind the last response")
+                raise BadHead("a request behind the last response")
             request, length = looked
             while len(self._expected) >= MAX_PIPELINED:
                 self._changed.clear()
@@ -102,9 +104,10 @@ class Exchange:
             expected = _Expected(request, Signal(self._loop))
             self._expected.append(expected)
             self._changed.set()
-            self._sent.count += len(request.head)
-            await relay.send_all(self._loop, self._upstream, request.head, more=request.length > 0)
-            if request.length == head.CHUNKED:
+            written = http1.write_request(request.plain)
+            self._sent.count += len(written)
+            await relay.send_all(self._loop, self._upstream, written, more=request.length > 0)
+            if request.length == CHUNKED:
                 await relay.copy_chunks(self._loop, self._client, self._upstream, self._sent)
             else:
                 await relay.pump(self._loop, self._client, self._upstream, self._sent, request.length)
@@ -115,15 +118,15 @@ class Exchange:
                     return
 
     async def responses(self) -> None:
-        """Raises OSError, BadMessage, Ended, TimeoutError."""
+        """Raises OSError, BadHead, Ended, TimeoutError."""
         loop, client, upstream = self._loop, self._client, self._upstream
         while not self._over:
             try:
-                found = await relay.peek_until(loop, upstream, head.END, head.MAX_HEAD_BYTES)
+                found = await relay.peek_until(loop, upstream, http1.END, http1.MAX_HEAD_BYTES)
                 if found is None:
                     return
                 response = head.response(found)
-            except BadMessage:
+            except BadHead:
                 break  # passed on as it is, and the last
             if not self._expected:
                 break  # nobody asked for it: alike
@@ -135,11 +138,11 @@ class Exchange:
                 break
             if response.status < 200:
                 continue
-            if expected.request.method == b"HEAD":
+            if expected.request.plain.method == b"HEAD":
                 pass
-            elif response.length == head.CHUNKED:
+            elif response.length == CHUNKED:
                 await relay.copy_chunks(loop, upstream, client, self._received)
-            elif response.length == head.UNTIL_CLOSE:
+            elif response.length == UNTIL_CLOSE:
                 break
             else:
                 await relay.pump(loop, upstream, client, self._received, response.length)

@@ -9,9 +9,10 @@ from __future__ import annotations
 import socket
 import struct
 
+from bellglass import http1
 from bellglass.egress.loop import Loop
 from bellglass.egress.proxy import head
-from bellglass.egress.proxy.head import BadMessage
+from bellglass.http1 import BadHead
 
 BUFFER_BYTES = 256 * 1024
 
@@ -95,7 +96,7 @@ async def peek_until(
     loop: Loop, source: socket.socket, end: bytes, most: int, deadline: float | None = None
 ) -> bytes | None:
     """Up to and with `end`, still not taken; None when the stream ends before its first byte. `deadline` counts from
-    the first byte on. Raises Ended, BadMessage beyond `most` bytes or for a line that ends without CR, TimeoutError."""
+    the first byte on. Raises Ended, BadHead beyond `most` bytes or for a line that ends without CR, TimeoutError."""
     seen = -1
     while True:
         await loop.breathe()
@@ -115,9 +116,9 @@ async def peek_until(
         if at >= 0:
             return bytes(found[: at + len(end)])
         if _bare_newline(max(seen, 0), len(found)):
-            raise BadMessage("a line that ends without CR")
+            raise BadHead("a line that ends without CR")
         if len(found) >= most:
-            raise BadMessage(f"no end in {most} bytes")
+            raise BadHead(f"no end in {most} bytes")
         seen = len(found)
 
 
@@ -140,27 +141,25 @@ _CLOSED_BY_PEER = (7, 8, 9, 11)  # TCP_CLOSE CLOSE_WAIT LAST_ACK CLOSING
 
 
 async def copy_chunks(loop: Loop, source: socket.socket, target: socket.socket, counter: Counter) -> None:
-    """A chunked body with its trailers, framed anew. Raises OSError, Ended, BadMessage, TimeoutError."""
+    """A chunked body with its trailers, framed anew. Raises OSError, Ended, BadHead, TimeoutError."""
     while True:
         await loop.breathe()
         line = await _take_line(loop, source)
-        size = head.chunk_size(line)
+        size = http1.chunk_size(line)
         if not size:
             break
         await send_all(loop, target, b"%x\r\n" % size, more=True)
         await pump(loop, source, target, counter, size)
         if await _take_line(loop, source):
-            raise BadMessage("a chunk that is longer than its size")
+            raise BadHead("a chunk that is longer than its size")
         await send_all(loop, target, b"\r\n")
-    lines = b""
-    while len(lines) <= head.MAX_HEAD_BYTES:
+    lines: list[bytes] = []
+    while line := await _take_line(loop, source):
+        lines.append(line)
+        if len(lines) > http1.MAX_FIELDS or sum(map(len, lines)) > http1.MAX_HEAD_BYTES:
+            raise BadHead("trailers without end")
         await loop.breathe()
-        line = await _take_line(loop, source)
-        lines += line + b"\r\n"
-        if not line:
-            await send_all(loop, target, b"0\r\n" + head.trailer(lines))
-            return
-    raise BadMessage("trailers without end")
+    await send_all(loop, target, http1.write_trailers(head.trailers(lines)))
 
 
 async def _take_line(loop: Loop, source: socket.socket) -> bytes:

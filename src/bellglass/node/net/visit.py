@@ -13,7 +13,8 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import NamedTuple
 
-from bellglass.egress.proxy import head as heads
+from bellglass import http1
+from bellglass.egress.proxy import head
 from bellglass.errors import (
     BellglassError,
     MethodNotAllowed,
@@ -56,7 +57,8 @@ class Upstream(NamedTuple):
 class Call(NamedTuple):
     method: str
     target: str
-    fields: dict[bytes, list[bytes]]
+    minor: int
+    headers: http1.Headers
     length: int
 
 
@@ -102,7 +104,7 @@ class Visit:
         data = b""
         try:
             async with asyncio.timeout(HEAD_S):
-                while (end := data.find(heads.END)) < 0:
+                while (end := data.find(http1.END)) < 0:
                     if len(data) > MAX_HEAD_BYTES:
                         raise RequestError(f"the head is over {MAX_HEAD_BYTES} bytes")
                     piece = await self._receive(MAX_HEAD_BYTES)
@@ -111,13 +113,13 @@ class Visit:
                     data += piece
         except TimeoutError:
             raise RequestError(f"no whole head came within {HEAD_S:g} s") from None
-        end += len(heads.END)
+        end += len(http1.END)
         if end > MAX_HEAD_BYTES:
             raise RequestError(f"the head is over {MAX_HEAD_BYTES} bytes")
         return data[:end], data[end:]
 
     def _check_token(self, call: Call) -> None:
-        given = call.fields.get(b"authorization", [])
+        given = http1.values(call.headers, b"authorization")
         scheme, _, token = given[0].partition(b" ") if len(given) == 1 else (b"", b"", b"")
         if scheme.lower() != b"bearer" or token.strip() != self._marker:
             raise Unauthorized(
@@ -131,7 +133,8 @@ class Visit:
                 f"a body of {call.length} bytes is over the limit of {MAX_BODY_BYTES}",
                 details={"limit_bytes": MAX_BODY_BYTES},
             )
-        if len(rest) < call.length and call.fields.get(b"expect"):
+        # One of HTTP/1.0 would take it for the answer.
+        if len(rest) < call.length and call.minor and http1.find(call.headers, b"expect") is not None:
             await self._send(b"HTTP/1.1 100 Continue\r\n\r\n")
         body = rest[: call.length]
         try:
@@ -177,14 +180,14 @@ class Visit:
             ("connection", b"close"),
         ]
         for name in ("accept", "content-type"):
-            given = call.fields.get(name.encode(), [])
+            given = http1.values(call.headers, name.encode())
             if len(given) == 1 and _VALUE.fullmatch(given[0]):
                 fields.append((name, given[0]))
         if body or call.method not in READS:
             fields.append(("content-length", b"%d" % len(body)))
         lines = [f"{call.method} {call.target} HTTP/1.1".encode()]
         lines += [name.encode() + b": " + value for name, value in fields]
-        return b"\r\n".join(lines) + heads.END + body
+        return b"\r\n".join(lines) + http1.END + body
 
     async def _receive(self, most: int) -> bytes:
         self.pieces += 1
@@ -209,17 +212,11 @@ class Visit:
 def parse(raw: bytes) -> Call:
     """Raises RequestError for what two readers could read differently, or for another host."""
     try:
-        read = heads.request(raw, HOST, PORT)
-    except heads.BadMessage as error:
-        what = f"another host, {error.host!r}" if error.host is not None else str(error)
+        read, length, _ = head.request(raw, HOST, PORT)
+    except http1.BadHead as error:
+        what = f"another host, {error.host!r}" if isinstance(error, head.OtherHost) else str(error)
         raise RequestError(f"that is no request for http://{HOST}: {what}") from None
-    first, *lines = read.head[: -len(heads.END)].split(b"\r\n")
-    fields: dict[bytes, list[bytes]] = {}
-    for line in lines:
-        name, _, value = line.partition(b": ")
-        fields.setdefault(name.lower(), []).append(value)
-    method, target, _ = first.split(b" ")
-    return Call(method.decode("latin-1"), target.decode("latin-1"), fields, read.length)
+    return Call(read.method.decode("latin-1"), read.target.decode("latin-1"), read.minor, read.headers, length)
 
 
 def check(call: Call) -> None:
@@ -234,7 +231,7 @@ def check(call: Call) -> None:
             f"{call.target[:80]!r} is no path of the API",
             hint="such as /v1/me; without escapes, empty segments and dots",
         )
-    if call.length == heads.CHUNKED:
+    if call.length == http1.CHUNKED:
         raise RequestError("a body in chunks is not taken here", hint="send it with its Content-Length")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 from urllib.parse import unquote_plus
 
-from bellglass.server.previews.head import Headers, Request, without
+from bellglass.http1 import Headers, Request, without
 from bellglass.server.previews.origins import TOKEN_PARAMETER
 
 TOKEN_HEADER = b"x-bellglass-token"

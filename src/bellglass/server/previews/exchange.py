@@ -8,43 +8,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import NamedTuple
 
+from bellglass import http1
 from bellglass.errors import BellglassError, PortUnreachable
+from bellglass.http1 import CHUNKED, FRAMING, BadHead, Headers, Request, Response
 from bellglass.server.previews import head
-from bellglass.server.previews.head import BadHead, Headers, Request, Response
 from bellglass.server.previews.source import Cut, LinkSource, Upstream, body
 from bellglass.server.previews.wire import Wire
 
 STALL_S = 300.0
-_FRAMING = (b"content-length", b"transfer-encoding")
-
-
-class Framing(NamedTuple):
-    """How long a body is: `length` None and not chunked means up to the end, or none in a request."""
-
-    length: int | None
-    is_chunked: bool
-
-
-def request_framing(request: Request) -> Framing:
-    """Raises BadHead where two readers could differ."""
-    is_chunked, length = head.chunked(request.headers), head.length_of(request.headers)
-    if is_chunked and (length is not None or request.minor == 0):
-        raise BadHead("both a Content-Length and a Transfer-Encoding")
-    if sum(name.lower() == b"content-length" for name, _ in request.headers) > 1:
-        raise BadHead("more than one Content-Length")
-    return Framing(length if length is not None or is_chunked else 0, is_chunked)
 
 
 def upgrade_of(request: Request) -> bytes | None:
     """The protocol that a request wants to change to, if the program is to be asked. It is not where there is a body:
     some servers would read that as a further request."""
-    wanted = head.words(request.headers, b"upgrade")
-    if request.minor == 0 or b"upgrade" not in head.words(request.headers, b"connection") or len(wanted) != 1:
+    wanted = http1.words(request.headers, b"upgrade")
+    if request.minor == 0 or b"upgrade" not in http1.words(request.headers, b"connection") or len(wanted) != 1:
         return None
-    is_other_http = wanted[0].startswith((b"h2", b"http", b"tls"))
-    return None if is_other_http or request_framing(request) != Framing(0, False) else wanted[0]
+    return None if http1.is_http(wanted[0]) or http1.request_length(request) else wanted[0]
 
 
 class Exchange:
@@ -58,7 +39,7 @@ class Exchange:
         self._stream = stream
         self._source = LinkSource(stream)
         self._request = request
-        self._framing = request_framing(request)
+        self._length = http1.request_length(request)
         self._more = more
         self._wrong: Exception | None = None
         self._sent_all = False
@@ -68,9 +49,9 @@ class Exchange:
         """Whether the visitor's connection can carry another request. Raises BadHead (the visitor's), Cut and
         ConnectionResetError (it went), PortUnreachable (the program's fault), what the link raises."""
         request, upgrade = self._request, upgrade_of(self._request)
-        headers = head.without(head.end_to_end(request.headers), _FRAMING) + _framed(self._framing, request)
+        headers = http1.plainly_framed(head.end_to_end(request.headers), self._length)
         headers += [(b"Connection", b"Upgrade"), (b"Upgrade", upgrade)] if upgrade else [(b"Connection", b"close")]
-        await self._stream.send(head.write_request(request.method, request.target, headers))
+        await self._stream.send(http1.write_request(request._replace(minor=1, headers=headers)))
         upload = asyncio.create_task(self._upload())
         self._wire.watch_end(self._visitor_ended)
         try:
@@ -93,10 +74,10 @@ class Exchange:
     # --- the request's body -----------------------------------------------------------------------------
 
     async def _upload(self) -> None:
-        pieces = body(self._wire, length=self._framing.length, is_chunked=self._framing.is_chunked)
+        pieces = body(self._wire, self._length)
         try:
             while (item := await self._next_of(pieces)) is not None:
-                if not self._framing.is_chunked:
+                if self._length != CHUNKED:
                     assert isinstance(item, bytes)
                     await self._stream.send(item)
                 else:
@@ -130,7 +111,7 @@ class Exchange:
         while True:
             try:
                 raw = await self._source.head()
-                response = head.parse_response(raw) if raw is not None else None
+                response = http1.parse_response(raw) if raw is not None else None
             except (BadHead, Cut) as error:
                 raise _bad_answer(str(error) or "it ended in the middle of its headers") from None
             if response is None:
@@ -141,58 +122,57 @@ class Exchange:
             if not 100 <= response.status < 200 or response.status == 101:
                 return response
             if self._request.minor > 0:
-                headers = head.without(head.end_to_end(response.headers), _FRAMING)
-                await self._wire.send(head.write_response(response.status, response.reason, headers))
+                headers = http1.without(head.end_to_end(response.headers), FRAMING)
+                await self._wire.send(http1.write_response(response.status, response.reason, headers))
 
     async def _answer(self, response: Response) -> bool:
         bodiless = self._request.method == b"HEAD" or response.status in (204, 304)
         try:
-            is_chunked = head.chunked(response.headers)
-            length = None if is_chunked else head.length_of(response.headers)
+            length = http1.response_length(response.headers)
         except BadHead as error:
             raise _bad_answer(str(error)) from None
         # What ends with the connection gets a framing, so that the visitor's end is told from a broken one.
-        as_chunks = not bodiless and length is None and self._request.minor > 0
-        wants_more = self._request.minor > 0 and b"close" not in head.words(self._request.headers, b"connection")
-        keep = wants_more and self._sent_all and (bodiless or length is not None or as_chunks)
+        as_chunks = not bodiless and length < 0 and self._request.minor > 0
+        wants_more = self._request.minor > 0 and b"close" not in http1.words(self._request.headers, b"connection")
+        keep = wants_more and self._sent_all and (bodiless or length >= 0 or as_chunks)
         headers = head.end_to_end(response.headers)
         if response.status == 204:
-            headers = head.without(headers, _FRAMING)
+            headers = http1.without(headers, FRAMING)
         elif bodiless:
-            headers = head.without(headers, _FRAMING if is_chunked else (b"transfer-encoding",))
+            headers = http1.without(headers, FRAMING if length == CHUNKED else (b"transfer-encoding",))
         else:
-            headers = head.without(headers, _FRAMING)
+            headers = http1.without(headers, FRAMING)
             if as_chunks:
                 headers.append((b"Transfer-Encoding", b"chunked"))
-            elif length is not None:
+            elif length >= 0:
                 headers.append((b"Content-Length", str(length).encode()))
         headers += self._more
         if not keep:
             headers.append((b"Connection", b"close"))
         self.begun = True
-        await self._wire.send(head.write_response(response.status, response.reason, headers))
+        await self._wire.send(http1.write_response(response.status, response.reason, headers))
         if bodiless:
             return keep
         try:
-            async for item in body(self._source, length=length, is_chunked=is_chunked):
+            async for item in body(self._source, length):
                 if as_chunks:
                     await self._wire.send(_chunk(item))
                 elif isinstance(item, bytes):
                     await self._wire.send(item)
         except (BadHead, Cut) as error:
             raise _bad_answer(str(error) or "its answer is shorter than it said") from None
-        if as_chunks and not is_chunked:
-            await self._wire.send(b"0\r\n\r\n")
+        if as_chunks and length != CHUNKED:
+            await self._wire.send(http1.write_trailers([]))
         return keep
 
     async def _switch(self, response: Response, upgrade: bytes | None) -> None:
         headers = head.end_to_end(response.headers)
         headers += [
             (b"Connection", b"Upgrade"),
-            (b"Upgrade", head.find(response.headers, b"upgrade") or upgrade or b""),
+            (b"Upgrade", http1.find(response.headers, b"upgrade") or upgrade or b""),
         ]
         self.begun = True
-        await self._wire.send(head.write_response(101, response.reason, headers))
+        await self._wire.send(http1.write_response(101, response.reason, headers))
         upwards = asyncio.create_task(self._upwards())
         try:
             while piece := await self._source.some():
@@ -212,19 +192,11 @@ class Exchange:
             await self._stream.end()
 
 
-def _framed(framing: Framing, request: Request) -> Headers:
-    if framing.is_chunked:
-        return [(b"Transfer-Encoding", b"chunked")]
-    told = head.find(request.headers, b"content-length") is not None
-    return [(b"Content-Length", str(framing.length).encode())] if told else []
-
-
 def _chunk(item: bytes | Headers) -> bytes:
     """A piece of a body as a chunk, or the end with its trailers."""
     if isinstance(item, bytes):
         return b"%x\r\n%b\r\n" % (len(item), item)
-    trailers = head.without(item, head.NOT_IN_TRAILERS)
-    return b"0\r\n" + b"".join(b"%b: %b\r\n" % field for field in trailers) + b"\r\n"
+    return http1.write_trailers(http1.without(item, head.NOT_IN_TRAILERS))
 
 
 def _bad_answer(what: str) -> PortUnreachable:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from bellglass.errors import BellglassError
-from bellglass.server.previews.head import Request
+from bellglass.http1 import Request
 from bellglass.server.previews.origins import Named
 from bellglass.server.previews.pages import Parts
 from bellglass.server.previews.source import Upstream

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from bellglass import http1
 from bellglass.errors import (
     AgentLost,
     BellglassError,
@@ -19,6 +20,7 @@ from bellglass.errors import (
     PortUnreachable,
     Unauthorized,
 )
+from bellglass.http1 import Headers, Request
 from bellglass.link import LinkStream
 from bellglass.model import State
 from bellglass.server.cluster.base import ClusterEngine
@@ -26,10 +28,9 @@ from bellglass.server.ports.service import Ports, expires_at_unix
 from bellglass.server.ports.store import Publication
 from bellglass.server.ports.tokens import Kind, Pass
 from bellglass.server.ports.validate import MAX_TOKEN_LIFETIME_S
-from bellglass.server.previews import access, head, senders
+from bellglass.server.previews import access, senders
 from bellglass.server.previews.access import Shown
 from bellglass.server.previews.foreign import Foreign
-from bellglass.server.previews.head import Headers, Request
 from bellglass.server.previews.origins import Named
 from bellglass.server.previews.pages import Parts, parts_of_error
 from bellglass.server.previews.program_tls import TlsStream
@@ -272,8 +273,8 @@ class House:
     def inward(self, publication: Publication, request: Request, peer: str) -> Request:
         """As the program gets it."""
         host = request.get(b"host") or b""
-        came_through = head.find(request.headers, b"x-forwarded-for") if self._is_proxy(peer) else None
-        headers = head.without(request.headers, _FORWARDED)
+        came_through = http1.find(request.headers, b"x-forwarded-for") if self._is_proxy(peer) else None
+        headers = http1.without(request.headers, _FORWARDED)
         if publication.host_header is not None:
             given = publication.host_header.encode()
             headers = [(name, given if name.lower() == b"host" else value) for name, value in headers]

@@ -19,7 +19,7 @@ from h2.errors import ErrorCodes
 from h2.exceptions import ProtocolError
 from h2.settings import SettingCodes, Settings
 
-from bellglass.server.previews.head import BadHead, Headers
+from bellglass.http1 import BadHead, Headers
 from bellglass.server.previews.source import Cut, Source
 
 MAX_STREAMS = 100

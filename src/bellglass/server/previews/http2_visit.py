@@ -16,11 +16,12 @@ from functools import partial
 import structlog
 from h2.errors import ErrorCodes
 
+from bellglass import http1
 from bellglass.errors import BellglassError, PortUnreachable, RequestError
+from bellglass.http1 import BadHead, Headers, Request
 from bellglass.link import LinkStream
 from bellglass.server.ports.store import Publication
 from bellglass.server.previews import access, head, pages
-from bellglass.server.previews.head import BadHead, Headers, Request
 from bellglass.server.previews.house import House, Stay, outward
 from bellglass.server.previews.http2 import LAST_WORDS_S, Endpoint, Reset, Stream
 from bellglass.server.previews.program_tls import TlsStream
@@ -222,7 +223,7 @@ class Http2Visit:
             (b":scheme", scheme.encode()),
             (b":authority", request.get(b"host") or b""),
             (b":path", request.target),
-            *_lower(head.without(request.headers, (b"host",))),
+            *_lower(http1.without(request.headers, (b"host",))),
         ]
         ends_at_once = bool(stream.items) and stream.items[0].end and not stream.items[0].data
         other = program.open(fields, end=ends_at_once)
@@ -265,7 +266,7 @@ class Http2Visit:
             while True:
                 item = await stream.next()
                 if item.headers is not None:
-                    program.headers(other, head.without(item.headers, head.NOT_IN_TRAILERS), end=True)
+                    program.headers(other, http1.without(item.headers, head.NOT_IN_TRAILERS), end=True)
                     return
                 await program.data(other, item.data)
                 self._endpoint.taken(stream, item.flow_bytes)
@@ -283,13 +284,13 @@ def _request_of(stream: Stream) -> Request:
     fields = stream.request or []
     pseudo = {name: value for name, value in fields if name.startswith(b":")}
     method, target = pseudo.get(b":method", b""), pseudo.get(b":path", b"")
-    authority = pseudo.get(b":authority") or head.find(fields, b"host")
+    authority = pseudo.get(b":authority") or http1.find(fields, b"host")
     if authority is None:
         raise BadHead("there is no authority")
     head.check_target(method, target)
     headers = [(name, value) for name, value in fields if not name.startswith(b":") and name != b"host"]
     for name, value in headers:
-        head.check_field(name, value)
+        http1.check_field(name, value)
     return Request(method, target, 1, [(b"host", authority), *headers])
 
 

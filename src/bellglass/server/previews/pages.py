@@ -6,7 +6,7 @@ import html
 import json
 
 from bellglass.errors import BellglassError
-from bellglass.server.previews.head import Headers, Request, find, write_response
+from bellglass.http1 import Headers, Request, find, write_response
 
 _REASONS = {
     302: b"Found", 400: b"Bad Request", 401: b"Unauthorized", 403: b"Forbidden", 404: b"Not Found",

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
-from bellglass.server.previews.head import Request
+from bellglass.http1 import Request
 from bellglass.server.previews.origins import Named, Origins
 
 SandboxOf = Callable[[Named], str | None]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Protocol
 
-from bellglass.server.previews.head import MAX_HEAD_BYTES, BadHead, Headers, parse_trailer
+from bellglass import http1
+from bellglass.http1 import MAX_HEAD_BYTES, BadHead, Headers
 
 PIECE_BYTES = 256 * 1024
 MAX_LINE_BYTES = 4096
@@ -26,7 +27,7 @@ class Source:
 
     async def head(self) -> bytes | None:
         """A head with its empty line; None at the end before its first byte. Raises BadHead (too long), Cut."""
-        return await self._until(b"\r\n\r\n", MAX_HEAD_BYTES)
+        return await self._until(http1.END, MAX_HEAD_BYTES)
 
     async def line(self) -> bytes:
         """Without its CRLF. Raises BadHead, Cut."""
@@ -90,14 +91,14 @@ class LinkSource(Source):
         return await anext(self._pieces, b"")
 
 
-async def body(source: Source, *, length: int | None, is_chunked: bool) -> AsyncIterator[bytes | Headers]:
-    """Pieces of a body; of a chunked one without its framing, and its trailers as the last item. Without a length and
-    not chunked it goes to the end. Raises Cut, BadHead."""
-    if is_chunked:
+async def body(source: Source, length: int) -> AsyncIterator[bytes | Headers]:
+    """Pieces of a body of so many bytes, or UNTIL_CLOSE; of a CHUNKED one without its framing, and its trailers as the
+    last item. Raises Cut, BadHead."""
+    if length == http1.CHUNKED:
         async for item in _chunks(source):
             yield item
         return
-    left = length
+    left = None if length == http1.UNTIL_CLOSE else length
     while left is None or left > 0:
         piece = await source.some(PIECE_BYTES if left is None else min(left, PIECE_BYTES))
         if not piece:
@@ -110,13 +111,7 @@ async def body(source: Source, *, length: int | None, is_chunked: bool) -> Async
 
 async def _chunks(source: Source) -> AsyncIterator[bytes | Headers]:
     while True:
-        line = await source.line()
-        size, _, extension = line.partition(b";")
-        size = size.rstrip(b" \t")
-        digits = size.strip(b"0123456789abcdefABCDEF")
-        if not size or digits or len(size) > 15 or b"\n" in extension or b"\r" in extension:
-            raise BadHead("a chunk without a size")
-        left = int(size, 16)
+        left = http1.chunk_size(await source.line())
         if left == 0:
             break
         while left:
@@ -127,11 +122,11 @@ async def _chunks(source: Source) -> AsyncIterator[bytes | Headers]:
             left -= len(piece)
         if await source.line():
             raise BadHead("a chunk that is longer than its size")
-    trailers: Headers = []
+    lines: list[bytes] = []
     taken = 0
     while line := await source.line():
         taken += len(line)
-        if taken > MAX_HEAD_BYTES:
+        if taken > MAX_HEAD_BYTES or len(lines) == http1.MAX_FIELDS:
             raise BadHead("too many trailers")
-        trailers.append(parse_trailer(line))
-    yield trailers
+        lines.append(line)
+    yield http1.fields(lines)

@@ -8,14 +8,15 @@ from collections.abc import Callable
 
 import structlog
 
+from bellglass import http1
 from bellglass.errors import BellglassError, RequestError
+from bellglass.http1 import BadHead, Request
 from bellglass.server.ports.store import Publication
 from bellglass.server.ports.tokens import Pass
 from bellglass.server.previews import access, head, pages
 from bellglass.server.previews.access import Shown
-from bellglass.server.previews.exchange import Exchange, request_framing, upgrade_of
+from bellglass.server.previews.exchange import Exchange, upgrade_of
 from bellglass.server.previews.foreign import Foreign
-from bellglass.server.previews.head import BadHead, Request
 from bellglass.server.previews.house import House, outward
 from bellglass.server.previews.origins import Named
 from bellglass.server.previews.source import Cut
@@ -137,9 +138,8 @@ class Visit:
 
 
 def _has_no_body(request: Request) -> bool:
-    framing = request_framing(request)
-    return not framing.is_chunked and framing.length == 0
+    return http1.request_length(request) == 0
 
 
 def _closes(request: Request) -> bool:
-    return request.minor == 0 or b"close" in head.words(request.headers, b"connection")
+    return request.minor == 0 or b"close" in http1.words(request.headers, b"connection")

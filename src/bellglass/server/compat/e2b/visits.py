@@ -15,11 +15,11 @@ from typing import Any
 import uvicorn
 
 from bellglass.errors import BellglassError, NodeUnavailable, NotFound, PortUnreachable, SandboxGone, Unauthorized
+from bellglass.http1 import Request, without
 from bellglass.server.compat.e2b import errors
 from bellglass.server.compat.e2b.tokens import Tokens
 from bellglass.server.http.hosted import Hosted
-from bellglass.server.previews import head, pages
-from bellglass.server.previews.head import Request
+from bellglass.server.previews import pages
 from bellglass.server.previews.origins import Named
 
 _NAMES = (b"e2b-sandbox-id", b"e2b-sandbox-port")
@@ -45,7 +45,7 @@ class Visits:
 
     def inward(self, named: Named, request: Request) -> Request:
         told = [(_NAMES[0], str(named.sandbox_id).encode()), (_NAMES[1], str(named.port).encode())]
-        return request._replace(headers=[*head.without(request.headers, _NAMES), *told])
+        return request._replace(headers=[*without(request.headers, _NAMES), *told])
 
     async def connect(self) -> Inner:
         """Raises NodeUnavailable when the server goes down."""
