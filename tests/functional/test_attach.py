@@ -123,7 +123,7 @@ def test_a_deleted_sandbox(new_box: Any) -> None:
     screen = shell(box)
     box.delete()
     screen.rest()
-    assert isinstance(screen.failure, (SandboxGone, NotFound)), screen.failure
+    assert isinstance(screen.failure, SandboxGone) and screen.failure.details["reason"] == "user", screen.failure
 
 
 def test_what_is_refused(shared_box: Any, stack: Any) -> None:

@@ -249,8 +249,11 @@ def test_a_sandbox_that_is_deleted_ends_its_run(stack: Stack, new_box: Callable[
     other = Sandbox.connect(box.id, api_url=stack.api_url, api_key=stack.api_key)
     busy = Background(other.run_code)
     box.delete()
-    with pytest.raises((SandboxGone, NotFound)):
+    with pytest.raises(SandboxGone) as caught:
         busy.result()
+    assert caught.value.details["reason"] == "user"
+    with pytest.raises(NotFound):
+        other.run_code("1")  # to a call that comes later it is unknown
     other.close()
 
 

@@ -34,7 +34,7 @@ class State:
     def box(self, request: Request) -> dict[str, Any]:
         box = self.boxes.get(request.path_params["id"])
         if box is None:
-            raise errors.NotFound(f"there is no sandbox {request.path_params['id']!r}")
+            raise errors.NotFound(f"there is no sandbox {request.path_params['id']!r}", details={"kind": "sandbox"})
         if box["state"] == "ended":
             raise errors.SandboxGone(
                 "the sandbox has ended", details={"reason": box["termination_reason"], "ended_at": box["ended_at"]}

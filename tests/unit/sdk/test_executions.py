@@ -187,6 +187,18 @@ def test_an_execution_that_the_server_forgot_is_unknown_and_never_zero(sandbox: 
     assert fake.started == 1
 
 
+def test_a_sandbox_that_is_deleted_while_the_connection_is_broken_is_gone(sandbox: Any, fake: Any) -> None:
+    """Not unknown: it was there when the output began."""
+    fake.cuts = [50_000]
+    with pytest.raises(SandboxGone) as caught:
+        sandbox.exec(
+            "echo a; sleep 0.3; head -c 100000 /dev/zero", on_stdout=lambda _: fake.boxes.pop(sandbox.id, None)
+        )
+    assert caught.value.details["reason"] == "user" and fake.cuts == []
+    with pytest.raises(NotFound):
+        sandbox.exec("true")
+
+
 def test_a_server_that_restarts_is_waited_for(sandbox: Any, server: Any) -> None:
     def restart() -> None:
         time.sleep(0.4)

@@ -15,11 +15,13 @@ from bellglass.errors import (
     ConnectionFailed,
     LimitExceeded,
     NodeUnavailable,
+    NotFound,
     StreamInterrupted,
 )
 from bellglass.ids import new_ulid
 from bellglass.model import Execution as ExecutionInfo
 from bellglass.sdk._async._compat import AsyncLock, sleep
+from bellglass.sdk._async.gone import meanwhile
 from bellglass.sdk._async.transport import AsyncTransport
 from bellglass.sdk._async.websocket import AsyncWebSocket
 from bellglass.sdk._commands import as_bytes, terminal_size
@@ -142,7 +144,8 @@ class AsyncAttachment:
             await socket.aclose()
 
     async def _again(self) -> None:
-        """Raises StreamInterrupted when it fails for RECONNECT_S, and what the server says against it."""
+        """Raises StreamInterrupted when it fails for RECONNECT_S, SandboxGone where it was deleted meanwhile, and what
+        else the server says against it."""
         await self._drop()
         patience = Patience()
         while not self._closed:
@@ -150,6 +153,8 @@ class AsyncAttachment:
                 await self._connect()
                 self.reconnects += 1
                 return
+            except NotFound as error:
+                raise meanwhile(error) from None
             except _BROKEN as error:
                 delay_s = patience.delay_s()
                 if delay_s is None:

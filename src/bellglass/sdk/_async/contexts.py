@@ -17,6 +17,7 @@ from bellglass.ids import CONTEXT_ID, new_ulid
 from bellglass.model import LANGUAGES
 from bellglass.model import Context as ContextInfo
 from bellglass.sdk._async._compat import call, sleep
+from bellglass.sdk._async.gone import meanwhile
 from bellglass.sdk._async.transport import AsyncTransport
 from bellglass.sdk._http import STREAM_TIMEOUT_S, sandbox_path
 from bellglass.sdk._options import check_json, invalid
@@ -165,12 +166,14 @@ async def _lines(
     transport: AsyncTransport, path: str, body: dict[str, Any], collector: RunCollector
 ) -> AsyncIterator[dict[str, Any]]:
     """The lines of a run to its end. A broken connection is made again, behind the line that came last. Raises
-    StreamInterrupted when that fails for RECONNECT_S, ConnectionFailed when there was no server to begin with."""
-    attempts = Attempts()
+    StreamInterrupted when that fails for RECONNECT_S, ConnectionFailed when there was no server to begin with,
+    SandboxGone where it was deleted under the run."""
+    attempts, began = Attempts(), False
     while True:
         asked = body if collector.offset is None else {**body, "after": collector.offset}
         try:
             response = await transport.open("POST", path, json=asked, accept=NDJSON, read_timeout_s=STREAM_TIMEOUT_S)
+            began = True
             try:
                 rest = b""
                 async with aclosing(response.__aiter__()) as chunks:  # type: ignore[type-var]
@@ -194,3 +197,5 @@ async def _lines(
                     details={"run_id": body["id"]},
                 ) from error
             await sleep(delay_s)
+        except NotFound as error:
+            raise (meanwhile(error) if began else error) from None

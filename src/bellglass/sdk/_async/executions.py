@@ -16,12 +16,14 @@ from bellglass.errors import (
     ConnectionFailed,
     NodeUnavailable,
     NotFound,
+    SandboxGone,
     StreamInterrupted,
     from_dict,
 )
 from bellglass.model import Execution as ExecutionInfo
 from bellglass.sdk._async._compat import call, sleep
 from bellglass.sdk._async.attach import AsyncAttachment
+from bellglass.sdk._async.gone import meanwhile
 from bellglass.sdk._async.stdin import AsyncFeeder, AsyncInput
 from bellglass.sdk._async.transport import AsyncTransport
 from bellglass.sdk._commands import Command, as_bytes, cut, terminal_size
@@ -46,8 +48,8 @@ async def follow_events(
     created first, and is waited for: its program never gets far ahead of this reader.
 
     A broken connection is made again, from the byte that came last. Raises StreamInterrupted when that fails for
-    RECONNECT_S or the server does not know the execution (any more); ConnectionFailed when there was no server to
-    begin with; the error that ended the execution's stream."""
+    RECONNECT_S or the server does not know the execution (any more); SandboxGone where the sandbox was deleted
+    meanwhile; ConnectionFailed when there was no server to begin with; the error that ended the execution's stream."""
     create = target(sandbox_path(sandbox_id) + "/executions")
     attach = execution_path(sandbox_id, execution_id) + "/output"
     began = False  # something of the execution came: from now on it is only attached to
@@ -88,6 +90,8 @@ async def follow_events(
                 await sleep(delay_s)
                 continue
         except NotFound as error:
+            if began and isinstance(gone := meanwhile(error), SandboxGone):
+                raise gone from None
             if began:
                 raise _interrupted(execution_id, "the server does not know it any more") from error
             raise

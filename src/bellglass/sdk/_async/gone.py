@@ -28,11 +28,19 @@ async def _why(transport: AsyncTransport, files_path: str) -> SandboxGone | None
         await transport.request("GET", target(f"{files_path}/stat", {"path": "/"}), idempotent=True)
     except SandboxGone as gone:
         return gone
-    except NotFound:
-        # It was there when the answer began. What its owner deletes is unknown from then on, its time too.
-        return SandboxGone(
-            "the sandbox was deleted meanwhile", hint="create a new one", details={"reason": "user", "ended_at": None}
-        )
+    except NotFound as error:
+        found = meanwhile(error)
+        return found if isinstance(found, SandboxGone) else None
     except BellglassError:
         return None
     return None
+
+
+def meanwhile(error: NotFound) -> NotFound | SandboxGone:
+    """What to raise for a sandbox in which something was going on: it was there then. What its owner deletes is unknown
+    from then on, its time too. `error` itself where it is another thing that is not there."""
+    if error.details.get("kind") != "sandbox":
+        return error
+    return SandboxGone(
+        "the sandbox was deleted meanwhile", hint="create a new one", details={"reason": "user", "ended_at": None}
+    )

@@ -16,11 +16,13 @@ from bellglass.errors import (
     ConnectionFailed,
     LimitExceeded,
     NodeUnavailable,
+    NotFound,
     StreamInterrupted,
 )
 from bellglass.ids import new_ulid
 from bellglass.model import Execution as ExecutionInfo
 from bellglass.sdk._sync._compat import Lock, sleep
+from bellglass.sdk._sync.gone import meanwhile
 from bellglass.sdk._sync.transport import Transport
 from bellglass.sdk._sync.websocket import WebSocket
 from bellglass.sdk._commands import as_bytes, terminal_size
@@ -143,7 +145,8 @@ class Attachment:
             socket.close()
 
     def _again(self) -> None:
-        """Raises StreamInterrupted when it fails for RECONNECT_S, and what the server says against it."""
+        """Raises StreamInterrupted when it fails for RECONNECT_S, SandboxGone where it was deleted meanwhile, and what
+        else the server says against it."""
         self._drop()
         patience = Patience()
         while not self._closed:
@@ -151,6 +154,8 @@ class Attachment:
                 self._connect()
                 self.reconnects += 1
                 return
+            except NotFound as error:
+                raise meanwhile(error) from None
             except _BROKEN as error:
                 delay_s = patience.delay_s()
                 if delay_s is None:

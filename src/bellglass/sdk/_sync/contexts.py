@@ -18,6 +18,7 @@ from bellglass.ids import CONTEXT_ID, new_ulid
 from bellglass.model import LANGUAGES
 from bellglass.model import Context as ContextInfo
 from bellglass.sdk._sync._compat import call, sleep
+from bellglass.sdk._sync.gone import meanwhile
 from bellglass.sdk._sync.transport import Transport
 from bellglass.sdk._http import STREAM_TIMEOUT_S, sandbox_path
 from bellglass.sdk._options import check_json, invalid
@@ -166,12 +167,14 @@ def _lines(
     transport: Transport, path: str, body: dict[str, Any], collector: RunCollector
 ) -> Iterator[dict[str, Any]]:
     """The lines of a run to its end. A broken connection is made again, behind the line that came last. Raises
-    StreamInterrupted when that fails for RECONNECT_S, ConnectionFailed when there was no server to begin with."""
-    attempts = Attempts()
+    StreamInterrupted when that fails for RECONNECT_S, ConnectionFailed when there was no server to begin with,
+    SandboxGone where it was deleted under the run."""
+    attempts, began = Attempts(), False
     while True:
         asked = body if collector.offset is None else {**body, "after": collector.offset}
         try:
             response = transport.open("POST", path, json=asked, accept=NDJSON, read_timeout_s=STREAM_TIMEOUT_S)
+            began = True
             try:
                 rest = b""
                 with closing(response.__iter__()) as chunks:  # type: ignore[type-var]
@@ -195,3 +198,5 @@ def _lines(
                     details={"run_id": body["id"]},
                 ) from error
             sleep(delay_s)
+        except NotFound as error:
+            raise (meanwhile(error) if began else error) from None

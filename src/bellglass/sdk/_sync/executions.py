@@ -17,12 +17,14 @@ from bellglass.errors import (
     ConnectionFailed,
     NodeUnavailable,
     NotFound,
+    SandboxGone,
     StreamInterrupted,
     from_dict,
 )
 from bellglass.model import Execution as ExecutionInfo
 from bellglass.sdk._sync._compat import call, sleep
 from bellglass.sdk._sync.attach import Attachment
+from bellglass.sdk._sync.gone import meanwhile
 from bellglass.sdk._sync.stdin import Feeder, Input
 from bellglass.sdk._sync.transport import Transport
 from bellglass.sdk._commands import Command, as_bytes, cut, terminal_size
@@ -47,8 +49,8 @@ def follow_events(
     created first, and is waited for: its program never gets far ahead of this reader.
 
     A broken connection is made again, from the byte that came last. Raises StreamInterrupted when that fails for
-    RECONNECT_S or the server does not know the execution (any more); ConnectionFailed when there was no server to
-    begin with; the error that ended the execution's stream."""
+    RECONNECT_S or the server does not know the execution (any more); SandboxGone where the sandbox was deleted
+    meanwhile; ConnectionFailed when there was no server to begin with; the error that ended the execution's stream."""
     create = target(sandbox_path(sandbox_id) + "/executions")
     attach = execution_path(sandbox_id, execution_id) + "/output"
     began = False  # something of the execution came: from now on it is only attached to
@@ -89,6 +91,8 @@ def follow_events(
                 sleep(delay_s)
                 continue
         except NotFound as error:
+            if began and isinstance(gone := meanwhile(error), SandboxGone):
+                raise gone from None
             if began:
                 raise _interrupted(execution_id, "the server does not know it any more") from error
             raise
