@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,8 @@ import pytest
 
 from bellglass import Network, Sandbox
 from bellglass.testing.daemons import end_and_await
-from bellglass.testing.stack import Stack
-from tests.functional.guides import blocks, run_commands, run_python
+from bellglass.testing.stack import Stack, bellglass_command
+from tests.functional.guides import blocks, environment, run_commands, run_python
 from tests.functional.own import own_installation
 from tests.functional.waiting import wait_until
 
@@ -76,6 +77,22 @@ def test_a_refused_name_and_a_refused_connection(box: Sandbox) -> None:
     assert traffic.dns_answered >= 1
     types = [event.type for event in box.events()]
     assert types.index("network.changed") < len(types) - 1
+
+
+def test_the_command_line_follows(stack: Stack, box: Sandbox) -> None:
+    argv = [*bellglass_command(), "events", box.id, "-f"]
+    with subprocess.Popen(argv, env=environment(stack), stdout=subprocess.PIPE, text=True) as following:
+        try:
+            assert following.stdout is not None
+            lines = iter(following.stdout.readline, "")
+            assert "sandbox.running" in next(
+                line for line in lines if "sandbox.creating" not in line and box.id in line
+            )
+            box.exec(["python3", "-c", DIAL, "later.example"])
+            told = next(line for line in lines if "egress" in line)
+        finally:
+            following.kill()
+    assert told.split()[2:] == [box.id, "egress.refused", "later.example", "deny:", "name_not_allowed"]
 
 
 def test_no_refusal_is_lost_or_told_twice_by_killed_daemons() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from bellglass.testing.egress import HOST_ADDRESSES
 from bellglass.testing.internet import Internet
 from bellglass.testing.stack import Stack
 from tests.functional.own import own_installation
@@ -20,9 +21,14 @@ EXCEPTION = "192.168.7.7"
 
 @pytest.fixture(scope="session")
 def internet_stack() -> Iterator[tuple[Internet, Stack]]:
-    """Nothing of it may be left afterwards."""
+    """Its listeners are on an address of the host that packets could come to. Nothing of it may be left afterwards."""
+    settings = {
+        "egress.exceptions": [f"{EXCEPTION}/32"],
+        "server.listen": HOST_ADDRESSES[0],
+        "previews.listen": HOST_ADDRESSES[0],
+    }
     with Internet() as internet:
-        with own_installation(settings={"egress.exceptions": [f"{EXCEPTION}/32"]}, world=internet) as stack:
+        with own_installation(settings=settings, world=internet) as stack:
             yield internet, stack
 
 

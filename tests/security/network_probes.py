@@ -29,6 +29,11 @@ def mark(name: str) -> bytes:
     return f"bgprobe-{name};".encode()
 
 
+def at(address: str, port: int) -> tuple[Any, ...]:
+    """As sockets take it: link-local ones with their link."""
+    return (address, port, 0, socket.if_nametoindex(LINK)) if address.startswith("fe80:") else (address, port)
+
+
 def checksum(data: bytes) -> int:
     data += b"\0" * (len(data) % 2)
     total = sum(struct.unpack(f"!{len(data) // 2}H", data))
@@ -83,7 +88,7 @@ class Probes:
         for address in self.addresses:
             family = socket.AF_INET6 if ":" in address else socket.AF_INET
             for port in (self.port, 123, 1053, 1080):
-                self._to(f"{prefix}udp:{address}:{port}", socket.socket(family, socket.SOCK_DGRAM), (address, port))
+                self._to(f"{prefix}udp:{address}:{port}", socket.socket(family, socket.SOCK_DGRAM), at(address, port))
             for port in (self.port, 22, 1080, 1081):
                 self._connect(f"{prefix}tcp:{address}:{port}", socket.socket(family, socket.SOCK_STREAM), address, port)
             if family == socket.AF_INET:
@@ -98,7 +103,7 @@ class Probes:
             else:
                 icmp = socket.socket(family, socket.SOCK_RAW, socket.IPPROTO_ICMPV6)
                 name = f"{prefix}icmp:{address}"
-                self._to(name, icmp, (address, 0), struct.pack("!BBHHH", 128, 0, 0, 9, 1) + mark(name))
+                self._to(name, icmp, at(address, 0), struct.pack("!BBHHH", 128, 0, 0, 9, 1) + mark(name))
         for name, protocol in PROTOCOLS.items():
             raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, protocol)
             self._to(f"{prefix}raw:{name}", raw, (self.v4[0], 0))
@@ -163,7 +168,7 @@ class Probes:
     def _connect(self, name: str, sock: socket.socket, address: str, port: int) -> None:
         sock.setblocking(False)
         with contextlib.suppress(BlockingIOError, OSError):
-            sock.connect((address, port))
+            sock.connect(at(address, port))
         self.connecting[sock] = name
 
     def wait(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import socket
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -44,6 +45,12 @@ def reachable_from_the_host(internet: Internet, address: str, port: int = 80) ->
             return sock.recv(4096).startswith(b"HTTP/1.1 200")
 
     return internet.host.call(dial)
+
+
+def said(address: str, port: int, request: bytes) -> bytes:
+    with socket.create_connection((address, port), timeout=20) as sock:
+        sock.sendall(request)
+        return sock.recv(4096)
 
 
 def test_what_is_behind_the_floor_answers_the_host(internet: Internet) -> None:
@@ -148,9 +155,12 @@ def test_inside_there_is_no_ipv6_but_loopback(inside: Inside, internet: Internet
 def test_neither_the_gateway_nor_the_host_nor_its_daemons_are_there(
     inside: Inside, internet_stack: tuple[Internet, Stack]
 ) -> None:
+    internet, stack = internet_stack
     inside.open()
-    server = int(internet_stack[1].api_url.rpartition(":")[2])
-    assert reachable_from_the_host(internet_stack[0], "127.0.0.1", HOST_SERVICE_PORT)
+    server = int(stack.api_url.rpartition(":")[2])
+    assert reachable_from_the_host(internet, "127.0.0.1", HOST_SERVICE_PORT)
+    health = get(HOST_ADDRESSES[0], "/v1/health")
+    assert internet.host.call(said, HOST_ADDRESSES[0], server, health).startswith(b"HTTP/1.1 200")
     outcomes = inside.each(
         {
             f"{address}:{port}": tcp(address, port, get("x"))
@@ -161,6 +171,9 @@ def test_neither_the_gateway_nor_the_host_nor_its_daemons_are_there(
     refused = (*CUT, "EHOSTUNREACH", "ECONNREFUSED")
     assert {name: outcome for name, outcome in outcomes.items() if outcome.word not in refused} == {}
     assert inside.http("127.0.0.1", HOST_SERVICE_PORT).word == "ECONNREFUSED", "its own loopback"
+    internet.dns.zone["api.test"] = [HOST_ADDRESSES[0]]
+    with inside.refused("floor", address=HOST_ADDRESSES[0], host="api.test", port=server):
+        assert inside.tcp("api.test", server, health).cut
 
 
 def test_no_other_sandbox_is_there(inside: Inside, internet_stack: tuple[Internet, Stack]) -> None:
@@ -174,6 +187,16 @@ def test_no_other_sandbox_is_there(inside: Inside, internet_stack: tuple[Interne
         assert inside.http("10.200.0.2", 8000).word == "ECONNREFUSED"
         for address in ("10.200.0.1", "10.200.0.3", "10.200.0.6", "10.200.1.2"):
             assert not inside.http(address, 8000).passed
+        # Nor by way of the host, where anybody else may visit it.
+        internet = internet_stack[0]
+        url = urlsplit(other.publish(8000, visibility="public").url)
+        assert url.port is not None
+        visit = get(url.netloc)
+        assert internet.host.call(said, HOST_ADDRESSES[0], url.port, visit).startswith(b"HTTP/1.1 200")
+        internet.dns.zone["sibling.test"] = [HOST_ADDRESSES[0]]
+        for host in (HOST_ADDRESSES[0], "sibling.test"):
+            with inside.refused("floor", address=HOST_ADDRESSES[0], port=url.port):
+                assert inside.tcp(host, url.port, visit).cut
         running.signal("KILL")
         running.wait()
 

@@ -73,10 +73,16 @@ def test_a_foreign_resolver_needs_a_rule_like_everything(inside: Inside, interne
 
 
 def test_a_client_of_dns_over_https_finds_nobody(inside: Inside, internet: Internet) -> None:
-    inside.allow("good.test:80")
-    with internet.silence(EVIL, DNS_SERVER):
-        for url in (f"https://{EVIL}/dns-query", "https://evil.test/dns-query"):
-            done = inside.box.exec(["curl", "-sS", "-k", "--doh-url", url, f"http://{CANARY}/"], timeout=30)
+    for url in (f"https://{EVIL}/dns-query", "https://evil.test/dns-query"):
+        client = ["curl", "-sS", "-k", "--doh-insecure", "--doh-url", url, f"http://{CANARY}/"]
+        inside.open()
+        came = len(internet.requests)
+        inside.box.exec(client, timeout=30)
+        asked = [target for where, _, target in internet.requests[came:] if where == EVIL]
+        assert asked and set(asked) == {"/dns-query"}, "its questions get there when they may"
+        inside.allow("good.test:80")
+        with internet.silence(EVIL, DNS_SERVER):
+            done = inside.box.exec(client, timeout=30)
             assert done.exit_code == 6, done.stderr
 
 

@@ -83,6 +83,7 @@ def test_what_asks_for_anything_else_is_refused(inside: Inside, internet: Intern
 @PORTS
 def test_a_second_hello_is_checked_like_the_first(inside: Inside, internet: Internet, port: int) -> None:
     """Whatever the server has answered to the first one by then."""
+    assert inside.tcp("good.test", port, hello("good.test")).data.startswith(SERVER_HELLO)
     came = len(internet.server_names)
     with internet.silence(), inside.refused("sni_mismatch", host="evil.test", port=port):
         assert inside.tcp("good.test", port, hello("good.test") + hello("evil.test"), until="never comes").cut
@@ -91,9 +92,10 @@ def test_a_second_hello_is_checked_like_the_first(inside: Inside, internet: Inte
 
 def test_a_slow_hello_is_refused(inside: Inside, internet: Internet) -> None:
     whole = hello("good.test")
+    pieces = [whole[:100], whole[100:200], whole[200:]]
+    assert inside.tcp("good.test", 443, *pieces, pause=0.2).data.startswith(SERVER_HELLO)
     with internet.silence(EVIL, GOOD, DNS_SERVER), inside.refused("bad_hello"):
-        pieces = [whole[:100].decode("latin-1"), whole[100:200].decode("latin-1"), whole[200:].decode("latin-1")]
-        outcome = inside.probe("tcp", host="good.test", port=443, pieces=pieces, pause=3.0)
+        outcome = inside.tcp("good.test", 443, *pieces, pause=3.0)
         assert outcome.word in ("ECONNRESET", "EPIPE")
 
 
@@ -101,6 +103,12 @@ def test_a_slow_hello_is_refused(inside: Inside, internet: Internet) -> None:
     "first", [b"GET / HTTP/1.1\r\nHost: good.test\r\n\r\n", b"SSH-2.0-x\r\n", b"\0\0\0\x08\x04\xd2\x16\x2f"]
 )
 def test_port_443_speaks_tls_alone(inside: Inside, internet: Internet, first: bytes) -> None:
+    """By a rule of its name: one of its address does not look at it."""
+    inside.allow(Rule(cidr=f"{GOOD}/32"))
+    with internet.watch(GOOD) as packets:
+        inside.tcp(GOOD, 443, first)
+    assert packets
+    inside.allow(*RULES)
     with internet.silence(EVIL, GOOD, DNS_SERVER), inside.refused("bad_hello"):
         assert inside.tcp("good.test", 443, first).cut
 
@@ -122,24 +130,37 @@ def test_a_literal_address_needs_a_rule_of_its_own_whatever_name_is_in_the_hello
 
 
 def test_the_tools_of_an_attacker_get_nowhere(inside: Inside, internet: Internet) -> None:
-    """The same by curl and openssl; each of them reaches the name that is allowed."""
+    """The same by curl and openssl: each of them comes to a server under an open network."""
     inside.box.files.write_text("/tmp/authority.pem", inside.authority)
-    curl = ["curl", "-sS", "--cacert", "/tmp/authority.pem", "--max-time", "20"]
-    client = "openssl s_client -CAfile /tmp/authority.pem -verify_return_error -brief"
-    assert inside.box.exec([*curl, "https://good.test/"], timeout=30).ok
-    assert inside.box.exec(f"{client} -connect good.test:443 -servername good.test </dev/null", timeout=30).ok
+    curl = "curl -sS --cacert /tmp/authority.pem --max-time 20"
+    client = "openssl s_client -CAfile /tmp/authority.pem -verify_return_error -brief </dev/null"
+    attacks = (
+        f"{curl} -k https://{EVIL}/",
+        f"{curl} https://good.test/ --resolve good.test:443:{EVIL}",
+        f"{curl} https://evil.test/ --connect-to evil.test:443:good.test:443",
+        f"{curl} https://evil.test/",
+        f"{curl} --proxy-cacert /tmp/authority.pem -x https://good.test:443 https://evil.test/",
+        f"{client} -connect {EVIL}:443 -servername good.test",
+        f"{client} -connect good.test:443 -servername evil.test",
+        f"{client} -connect good.test:443 -noservername",
+    )
+    inside.open()
+    for line in attacks:
+        came = len(internet.server_names)
+        done = inside.box.exec(line, timeout=30)
+        assert len(internet.server_names) > came, (line, done.stderr)
+        assert done.ok or " -x " in line, (line, done.stderr)
+    inside.allow(*RULES)
+    assert inside.box.exec(f"{curl} https://good.test/", timeout=30).ok
+    assert inside.box.exec(f"{client} -connect good.test:443 -servername good.test", timeout=30).ok
+    came = len(internet.server_names)
     with internet.silence():
-        for argv in (
-            [*curl, "-k", f"https://{EVIL}/"],
-            [*curl, "https://good.test/", "--resolve", f"good.test:443:{EVIL}"],
-            [*curl, "https://evil.test/", "--connect-to", "evil.test:443:good.test:443"],
-            [*curl, "https://evil.test/"],
-            [*curl, "-x", "https://good.test:443", "https://evil.test/"],
-        ):
-            assert not inside.box.exec(argv, timeout=30).ok, argv
-        for more in (f"-connect {EVIL}:443 -servername good.test", "-connect good.test:443 -servername evil.test",
-                     "-connect good.test:443 -noservername"):  # fmt: skip
-            assert not inside.box.exec(f"{client} {more} </dev/null", timeout=30).ok, more
+        for line in attacks[:4] + attacks[5:]:
+            assert not inside.box.exec(line, timeout=30).ok, line
+        assert len(internet.server_names) == came, "no server saw one"
+        # To the allowed server this is a visit like others; what it asks of it stays there.
+        assert not inside.box.exec(attacks[4], timeout=30).ok
+        assert set(internet.server_names[came:]) == {"good.test"}
 
 
 def test_what_is_inside_of_the_encryption_goes_to_the_name_that_was_asked_for(

@@ -31,7 +31,8 @@ PORT = 7777
 ETH_P_ALL, SO_RCVBUFFORCE = 3, 33
 HOST = ("203.0.114.1", "10.77.0.1", "2600:1::1")
 WORLD = ("203.0.114.9", "169.254.169.254", "10.77.0.9", "2600:1::9")
-GATEWAY = ("10.200.0.1",)
+GATEWAY = ("10.200.0.1", "fe80::62:67ff:fe00:1")
+"""Also what its MAC would make of it in IPv6."""
 ADDRESSES = [*WORLD, *HOST, *GATEWAY]
 MARK = re.compile(rb"bgprobe-([a-z0-9:.-]+);")
 PASSES = {f"tcp:{WORLD[0]}:{port}" for port in (PORT, 22)}
@@ -165,7 +166,12 @@ def first_process(stack: Stack, sandbox_id: str) -> int:
     return min(process.pid for process in kernel.processes() if group in process.cgroups)
 
 
-ANSWERED = ("tcp:", "udp:", "icmp:", "moved:tcp:2600", "moved:udp:2600", "moved:icmp:2600")
+ANSWERED = (
+    "tcp:",
+    "udp:",
+    "icmp:",
+    *(f"moved:{kind}:{net}" for net in ("2600", "fe80") for kind in ("tcp", "udp", "icmp")),
+)
 
 
 @pytest.fixture(scope="module")

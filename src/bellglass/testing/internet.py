@@ -114,7 +114,7 @@ class Internet(World):
         """HTTP/1.1: answers who it is and what was asked. CONNECT and upgrades are granted, and then echo."""
         where = client.getsockname()[0]
         with client.makefile("rb") as reader:
-            while line := reader.readline():
+            while (line := reader.readline()).count(b" ") >= 2:  # what begins HTTP/2 has one line of this form
                 method, target, _ = line.decode("latin-1").split(" ", 2)
                 head = {}
                 while (field := reader.readline().strip()) != b"":

@@ -137,6 +137,7 @@ def test_what_is_no_identity(harness: Harness, api: httpx2.Client, inside: httpx
 
 def test_times_of_a_credential() -> None:
     caller, now = Caller(UNKNOWN, 1), 1_800_000_000.0
+    assert credential.LIFETIME_S <= MAX_LIFETIME_S <= 15 * 60
     made = credential.make(SECRET, INSTALLATION, caller, now)
     assert credential.read(SECRET, INSTALLATION, made, now) == caller
     assert credential.read(SECRET, INSTALLATION, made, now + credential.LIFETIME_S - 1) == caller
