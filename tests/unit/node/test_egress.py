@@ -295,7 +295,9 @@ def test_events_are_handed_on(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("old", ["proxy", "resolver"])
-def test_one_of_an_earlier_release_that_knows_no_such_policy_lets_nothing_pass(bench: Bench, old: str) -> None:
+def test_one_of_an_earlier_release_that_knows_no_such_policy_lets_nothing_pass(
+    bench: Bench, old: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """It holds an open network, and would go on with it."""
 
     async def scenario() -> None:
@@ -316,6 +318,7 @@ def test_one_of_an_earlier_release_that_knows_no_such_policy_lets_nothing_pass(b
             "rule": f"{old}: a policy has mode and rules, and nothing else",
         }
         assert heard == [told]
+        assert f"sandbox sb1: the {old} does not take its policy, and lets nothing pass" in caplog.text
         with pytest.raises(SandboxFailed):
             await node.attach("sb3", Handle(), ALL_BUT, 1)
         await node.detach("sb3")

@@ -140,6 +140,9 @@ class Peer:
         how to detach."""
         await self._client.call("detach", sandbox=one.sandbox_id)
         self._held.pop(one.sandbox_id, None)
+        log.error(
+            "sandbox %s: the %s does not take its policy, and lets nothing pass: %s", one.sandbox_id, self.name, error
+        )
         self._on_event({"sandbox": one.sandbox_id, "reason": POLICY_REFUSED, "rule": f"{self.name}: {error}"})
         return PolicyNotTaken(
             f"the {self.name} does not take the policy ({error}), and may be of an earlier release than the node:"
@@ -201,11 +204,11 @@ class Peer:
         log.info("%s is connected, and holds %d sandboxes", self.name, len(self._held))
 
     def _again(self, one: Attached, error: Exception) -> None:
+        if isinstance(error, PolicyNotTaken):
+            return  # the same process answers the same again; the next connect tells another one
         log.error("sandbox %s has no network: %s: %s", one.sandbox_id, self.name, error)
         if isinstance(error, NotFound):
             return  # a machine that was started without one, by an earlier release
-        if isinstance(error, PolicyNotTaken):
-            return  # the same process answers the same again; the next connect tells another one
 
         self.settle_later(one)
 
