@@ -6,12 +6,14 @@ import asyncio
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import httpx2
 import pytest
-from preview_rig import Program, Site, Visitor, echo
+from preview_http2_rig import Raw, speak
+from preview_rig import WAIT_S, Program, Serve, Site, Visitor, echo
 from server_harness import Harness, make
 
 from bellglass.server.ports import service
@@ -26,33 +28,63 @@ TAKES: dict[str, Take] = {
 }
 
 
+class Late:
+    """A private port, and a program there that is yet to start."""
+
+    def __init__(self, harness: Harness) -> None:
+        self.harness = harness
+        self.key = harness.key()
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = int(free.getsockname()[1])
+        self.site = Site(harness, harness.client(self.key["secret"]), port)
+        self.token = self.site.token()["token"]
+        self.wires = harness.application.previews._wires
+        harness.until(lambda: not self.wires)
+        self._dials = harness.peer.count("port.dial")
+
+    @contextmanager
+    def started(self, how: str | None, serve: Serve) -> Iterator[Program]:
+        """It listens now: a visitor waits for it, from whom this was taken."""
+        self.harness.until(lambda: self.harness.peer.count("port.dial") > self._dials)
+        if how is not None:
+            self.site.api = self.harness.project()
+            assert TAKES[how](self.site, self.key["id"]).status_code == 204
+        program = Program(serve, port=self.site.port)
+        try:
+            yield program
+        finally:
+            program.close()
+
+
 @pytest.mark.parametrize("how", [None, *TAKES])
 def test_a_program_that_starts_too_late_hears_nothing(harness: Harness, how: str | None) -> None:
     """The same visitor is served when nothing was taken from it."""
-    key = harness.key()
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = int(free.getsockname()[1])
-    site = Site(harness, harness.client(key["secret"]), port)
-    token = site.token()["token"]
-    before = harness.peer.count("port.dial")
-    wires = harness.application.previews._wires
-    harness.until(lambda: not wires)
-    with site.visitor() as visitor:
-        visitor.send(visitor.request("/pay", f"X-Bellglass-Token: {token}", "Content-Length: 0", method="POST"))
-        harness.until(lambda: harness.peer.count("port.dial") > before)
-        if how is not None:
-            site.api = harness.project()
-            assert TAKES[how](site, key["id"]).status_code == 204
-        started = Program(echo, port=port)
-        try:
+    late = Late(harness)
+    with late.site.visitor() as visitor:
+        visitor.send(visitor.request("/pay", f"X-Bellglass-Token: {late.token}", "Content-Length: 0", method="POST"))
+        with late.started(how, echo) as program:
             if how is None:
                 assert visitor.read().status == 200
             else:
                 assert visitor.ended()
-                harness.until(lambda: not wires)
-            assert len(started.heads) == (how is None)
-        finally:
-            started.close()
+                harness.until(lambda: not late.wires)
+            assert len(program.heads) == (how is None)
+
+
+@pytest.mark.parametrize("how", [None, *TAKES])
+def test_nor_by_http2(harness: Harness, how: str | None) -> None:
+    late = Late(harness)
+    with socket.create_connection(("127.0.0.1", harness.previews_port), timeout=WAIT_S) as connection:
+        visitor = Raw(connection)
+        stream = visitor.ask(late.site.host, "/pay", ("x-bellglass-token", late.token))
+        with late.started(how, speak) as program:
+            if how is None:
+                assert visitor.status(stream)[0] == 200
+            else:
+                with pytest.raises((EOFError, ConnectionResetError)):
+                    visitor.status(stream)
+                harness.until(lambda: not late.wires)
+            assert len(program.heads) == (how is None)
 
 
 def test_a_token_for_single_use_whose_key_is_revoked_before_it_is_spent(
