@@ -12,16 +12,20 @@ import pytest
 
 from bellglass.testing.internet import EVIL, GOOD, Internet
 from bellglass.testing.stack import Stack
+from bellglass.testing.world import ADDRESSES
 from tests.functional.guides import WITHIN_S, blocks, environment
 from tests.functional.own import own_installation
+from tests.functional.package_index import index
 
 pytestmark = pytest.mark.root
 GUIDE = "network.md"
+INDEX = ADDRESSES[3]
 CREATE = """
 bellglass() {
-  if [[ $1 == create ]]; then
+  if [[ $1 == create || $1 == run ]]; then
+    local word=$1
     shift
-    set -- create --input ca.pem="$AUTHORITY" --env CURL_CA_BUNDLE=/inputs/ca.pem "$@"
+    set -- "$word" --input ca.pem="$AUTHORITY" --env CURL_CA_BUNDLE=/inputs/ca.pem "$@"
   fi
   command bellglass "$@"
 }
@@ -33,12 +37,15 @@ bellglass() {
 def internet() -> Iterator[Internet]:
     with Internet() as made:
         made.dns.zone |= {"api.example.com": [GOOD], "db.example.com": [GOOD], "other.example.net": [EVIL]}
+        made.dns.zone["index.test"] = [INDEX]
+        made.serve(INDEX, 80, index)
         yield made
 
 
 @pytest.fixture(scope="module")
 def guide_stack(internet: Internet) -> Iterator[Stack]:
-    with internet.inside(), own_installation(world=internet) as running:
+    settings = {"egress.presets_pip": ["http://index.test/simple"]}
+    with internet.inside(), own_installation(settings=settings, world=internet) as running:
         yield running
 
 
@@ -70,6 +77,7 @@ def test_the_shell_commands(guide_stack: Stack, internet: Internet, tmp_path: Pa
     assert [line for line, code in zip(lines, got, strict=True) if not as_said(line, code)] == [], told
     for address in (GOOD, EVIL):
         assert f'"at": "{address}"' in done.stdout
+    assert "Successfully installed requests-1.0" in done.stdout
     for reason in ("name_not_allowed", "sni_mismatch", "address_not_allowed"):
         assert reason in done.stdout, "the events are shown"
 

@@ -202,7 +202,18 @@ def test_no_other_sandbox_is_there(inside: Inside, internet_stack: tuple[Interne
 
 
 def test_dns_server_is_no_target(inside: Inside, internet: Internet) -> None:
-    """What the proxy may ask, a sandbox may not."""
+    """What the proxy may ask, a sandbox may not: not even by a rule that names the server."""
+    inside.allow("good.test:80", Rule(cidr=f"{DNS_SERVER}/32", ports=[53, 80]))
+    with internet.watch(DNS_SERVER) as packets:
+        assert inside.http("good.test").passed
+    assert packets, "the proxy asks it"
+    with internet.watch(DNS_SERVER) as packets:
+        assert inside.tcp(DNS_SERVER, 80, b"x").cut, "nobody listens"
+    assert [packet.port for packet in packets if packet.port == 80]
+    with internet.silence(DNS_SERVER):
+        for stream in (True, False):
+            asked = inside.probe("dns", server=DNS_SERVER, host="evil.test", kind=1, stream=stream)
+            assert asked.data.startswith("3"), "of its own resolver"
     inside.allow("good.test:80")
     with internet.silence(DNS_SERVER):
         assert inside.tcp(DNS_SERVER, 80, b"x").cut
