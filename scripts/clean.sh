@@ -7,7 +7,7 @@ if cat /proc/[0-9]*/mountinfo 2>/dev/null | grep -qE '/templates/[a-z][a-z0-9-]*
     fail clean "sandboxes still use templates in $TEMPLATES; run: bellglass down --sandboxes"
 fi
 rm -rf "$VENV" "$BUILD" "$AGENT_DIR"/bellglass-* "$CHECKOUT/guest/build"
-rm -rf "$BELLGLASS_CACHE"/{templates,disks,build,compat,tools,logs} "$BELLGLASS_CACHE/.setup.lock"
+rm -rf "$BELLGLASS_CACHE"/{templates,templates-packages,authority-packages,disks,build,compat,tools,logs} "$BELLGLASS_CACHE/.setup.lock"
 find "$CHECKOUT" -name __pycache__ -not -path '*/.git/*' -prune -exec rm -rf {} +
 rm -rf "$CHECKOUT"/{.pytest_cache,.ruff_cache,.mypy_cache,.hypothesis,build,dist}
 # Another checkout's venv may live here still.
