@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from bellglass.testing.stack import Stack, bellglass_command
 from tests.functional.guides import blocks, environment, run_commands, run_python
 from tests.functional.own import own_installation
 from tests.functional.waiting import wait_until
+from tests.unit.server.collector import Collector
 
 pytestmark = pytest.mark.root
 SMALL: dict[str, Any] = {"cpus": 1, "memory": "256MiB", "disk": "512MiB", "lifetime": "15m"}
@@ -95,16 +96,44 @@ def test_the_command_line_follows(stack: Stack, box: Sandbox) -> None:
     assert told.split()[2:] == [box.id, "egress.refused", "later.example", "deny:", "name_not_allowed"]
 
 
-def test_no_refusal_is_lost_or_told_twice_by_killed_daemons() -> None:
-    with own_installation() as stack, stack.sandbox(**SMALL) as box:
+@pytest.fixture
+def collectors() -> Iterator[tuple[Collector, Collector]]:
+    """Of JSON lines and of OTLP."""
+    made = Collector(), Collector()
+    yield made
+    for one in made:
+        one.stop()
+
+
+def test_no_refusal_is_lost_or_told_twice_by_killed_daemons(collectors: tuple[Collector, Collector]) -> None:
+    """Nor by collectors that are away for a while, or get the same again: a repeat has the same id."""
+    lines, otlp = collectors
+    settings = {"events.jsonl_url": lines.url, "events.otlp_endpoint": otlp.url}
+    with own_installation(settings=settings) as stack, stack.sandbox(**SMALL) as box:
         expected: list[str] = []
         for daemon in ("server", "node", "server"):
             host = f"h{len(expected)}.example"
             expected.append(host)
             box.exec(["python3", "-c", DIAL, host])
             wait_until(lambda: hosts(box) == expected, PATIENCE_S, f"{expected} before {daemon} is killed")
+            if len(expected) == 1:
+                for one in collectors:
+                    wait_until(lambda one=one: b"h0.example" in b"".join(one.taken), PATIENCE_S, "the first is sent")
+                    one.stop()
             end_and_await(stack, daemon)
             wait_until(lambda: hosts(box) == expected, PATIENCE_S, f"{expected} after {daemon} was killed")
+        for one in collectors:
+            assert b"h1.example" not in b"".join(one.taken)
+            one.start()
+
+        def sent() -> list[str]:
+            by_id = {record["id"]: record for record in lines.records()}
+            assert all(record["sandbox_id"] == box.id for record in by_id.values() if record["sandbox_id"])
+            return [record["data"]["host"] for record in by_id.values() if record["type"] == "egress.refused"]
+
+        wait_until(lambda: sent() == expected, PATIENCE_S, lambda: f"{sent()} were sent as JSON lines")
+        told = [f"egress.refused {host} (name_not_allowed)".encode() for host in expected]
+        wait_until(lambda: all(text in b"".join(otlp.taken) for text in told), PATIENCE_S, "all are sent as OTLP")
 
 
 def test_a_flood_of_refusals_is_bounded_and_counted(stack: Stack, new_box: Callable[..., Any]) -> None:

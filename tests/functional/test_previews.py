@@ -66,8 +66,9 @@ Server((sys.argv[1], int(sys.argv[2])), Handler).serve_forever()
 SIZE = 2**31 + 5
 
 
-def serve(box: Any, port: int, address: str = "127.0.0.1") -> Any:
-    return box.start(["python3", "-c", SERVE, address, str(port)])
+def serve(box: Any, port: int, address: str = "127.0.0.1", after_s: float = 0) -> Any:
+    later = ["sh", "-c", f'sleep {after_s}; exec "$@"', "sh"] if after_s else []
+    return box.start([*later, "python3", "-c", SERVE, address, str(port)])
 
 
 def visitor(url: str, *, follow: bool = True) -> httpx2.Client:
@@ -91,7 +92,7 @@ def visitor(url: str, *, follow: bool = True) -> httpx2.Client:
 def test_a_program_on_any_address_is_reached(new_box: Any, address: str) -> None:
     box = new_box()
     published = box.publish(8000)
-    serve(box, 8000, address)  # not ready yet: the first visit waits for it
+    serve(box, 8000, address, after_s=2 if address == "0.0.0.0" else 0)  # not ready yet: the first visit waits for it
     with visitor(published.url) as browser:
         assert browser.get("/").status_code == 401
         answered = browser.get(published.token_url("/a%2Fb?x=1"))
