@@ -10,7 +10,12 @@ from typing import Any
 
 import httpx2
 import pytest
+import websockets.exceptions
+import websockets.sync.client
 from server_harness import Harness, error_of, example
+
+from bellglass.errors import RequestError
+from bellglass.server.http.websockets import SocketRoute
 
 UNKNOWN = "sb" + "7" * 20
 NEED_MORE = ("file.move", "exec.output", "exec.get", "exec.stdin", "exec.signal", "exec.resize")
@@ -84,6 +89,41 @@ def test_signed_urls_say_nothing_of_what_is_there(harness: Harness) -> None:
         answers = [ask(harness.client(None), method, path, other, request) for other in (box, UNKNOWN, *MALFORMED)]
         assert {answer.status_code for answer in answers} == {403}, operation["operationId"]
         assert len({len(answer.content) for answer in answers}) == 1
+
+
+def handshake(harness: Harness, client: httpx2.Client, path: str) -> tuple[int, str]:
+    """The status of a WebSocket's handshake, and what a refusal says."""
+    headers = {"authorization": client.headers["authorization"]}
+    try:
+        with websockets.sync.client.connect(
+            harness.url.replace("http", "ws") + path, additional_headers=headers, proxy=None
+        ):
+            return 101, ""
+    except websockets.exceptions.InvalidStatus as refused:
+        error = json.loads(refused.response.body)["error"]
+        return refused.response.status_code, json.dumps(error | {"request_id": ""})
+
+
+def test_websockets_too(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = harness.project("ours"), harness.project("theirs")
+    box = ours.post("/v1/sandboxes", json={}).json()["id"]
+    operations = {"exec.attach": "execution.attach", "file.watch": "file.watch"}
+    routes = [route for route in harness.application.fastapi.router.routes if isinstance(route, SocketRoute)]
+    paths = {route.action: route.path for route in routes if "{sandbox_id}" in route.path}
+    assert set(paths) == set(operations)
+    for action, path in paths.items():
+
+        def at(sandbox_id: str, path: str = path, query: str = "?path=%2F" if action == "file.watch" else "") -> str:
+            return path.format(sandbox_id=sandbox_id, execution_id="0" * 26) + query
+
+        monkeypatch.setitem(harness.peer.fail, operations[action], RequestError("as far as the node"))
+        status, said = handshake(harness, ours, at(box))
+        assert status == 400 and "as far as the node" in said, action
+        before = len(harness.peer.calls)
+        foreign = handshake(harness, theirs, at(box))
+        for unknown in (UNKNOWN, "x", UNKNOWN.upper(), UNKNOWN + "7"):
+            assert handshake(harness, theirs, at(unknown)) == foreign, (action, unknown)
+        assert foreign[0] == 404 and len(harness.peer.calls) == before, "nothing reaches the node"
 
 
 def test_ids_in_other_places(harness: Harness) -> None:
