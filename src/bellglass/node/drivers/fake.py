@@ -106,8 +106,9 @@ class FakeDriver:
         for marker in Path(tempfile.gettempdir()).glob("bgfake-*/sandbox"):
             if marker.read_text() == sandbox_id:
                 pid, ticks = json.loads((marker.parent / "agent").read_text())
-                if start_ticks(pid) == ticks:
+                if alive(pid, ticks):
                     os.kill(pid, signal.SIGKILL)
+                    await _dead(pid, ticks)
                 if CgroupTrees.usable():
                     await CgroupTrees.kill_leftovers(sandbox_id)
                 CgroupTrees.remove_all(sandbox_id)
@@ -199,16 +200,12 @@ class FakeHandle:
             await asyncio.sleep(DEATH_POLL_S)  # a fake: not worth a pidfd
         return str(self._driver.fault("die_cause", "exited"))
 
-    async def _dead(self) -> None:
-        while alive(self.pid, self._start_ticks):  # noqa: ASYNC110 - as above
-            await asyncio.sleep(0.001)
-
     async def destroy(self) -> None:
         await asyncio.sleep(self._driver.fault("destroy_delay_s", 0))
         await self.groups.kill_all()  # type: ignore[attr-defined]
         if self.pid and alive(self.pid, self._start_ticks):
             os.kill(self.pid, signal.SIGKILL)
-            await self._dead()
+            await _dead(self.pid, self._start_ticks)
         self.hang_up()
 
     def hang_up(self) -> None:
@@ -221,3 +218,8 @@ class FakeHandle:
     async def reclaim(self) -> None:
         CgroupTrees.remove_all(self.sandbox_id)
         shutil.rmtree(self._scratch, ignore_errors=True)
+
+
+async def _dead(pid: int, ticks: int | None) -> None:
+    while alive(pid, ticks):  # noqa: ASYNC110 - a fake: not worth a pidfd
+        await asyncio.sleep(0.001)
