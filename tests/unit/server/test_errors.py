@@ -36,6 +36,16 @@ def test_unknown_route_and_method(api: httpx2.Client) -> None:
     assert error_of(refused, 405, "method_not_allowed")["details"]["allowed"] == refused.headers["allow"]
 
 
+def test_a_network_of_no_kind_is_told_the_kinds(api: httpx2.Client) -> None:
+    for good in ("deny", "open", {"allow": ["api.example.com:443"]}):
+        box = api.post("/v1/sandboxes", json={"network": good})
+        assert box.status_code == 201, box.text
+        assert api.delete(f"/v1/sandboxes/{box.json()['id']}").status_code == 204
+    for bad in ("allow", 7, ["api.example.com"]):
+        error = error_of(api.post("/v1/sandboxes", json={"network": bad}), 422, "invalid_request")
+        assert error["details"]["field"] == "network" and '{"allow": ["api.example.com:443"]}' in error["hint"]
+
+
 def test_request_id_is_taken_when_sane(api: httpx2.Client) -> None:
     assert api.get("/v1/health", headers={"x-request-id": "my-id.7"}).headers["x-request-id"] == "my-id.7"
     for junk in ("has space", "a" * 129, "semi;colon", "ü".encode()):

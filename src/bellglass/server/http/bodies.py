@@ -180,4 +180,8 @@ def _refusal(error: ValidationError, kind: Any, mistaken: dict[str, str]) -> Inv
         return InvalidRequest(f"the body is not JSON: {reason}", details={"field": "body"})
     if first["type"] == "unexpected_keyword_argument" and len(first["loc"]) > 1:
         return unknown_field(".".join(str(part) for part in first["loc"]), ())
-    return refusal(errors, known=known)
+    return refusal(errors, known=known, hint=_SHAPES.get(str(first["loc"][0]) if first["loc"] else ""))
+
+
+_SHAPES = {"network": 'it is "deny", "open", or an object such as {"allow": ["api.example.com:443"]}'}
+"""Of fields that may be of several kinds, which a reason alone does not show."""
