@@ -22,11 +22,20 @@ Folder = Annotated[
 ]
 
 
-def own(named: Path | None) -> DataDir:
-    """The folder that is named, else the usual one of this user, or the one whose `up` wrote the profile.
+def meant(named: Path | None) -> Path:
+    """The folder that is named, else the usual one of this user, or the one whose `up` wrote the profile."""
+    if named is not None:
+        return named.absolute()
+    usual = default_data_dir().absolute()
+    if os.geteuid() == 0 or usual.exists():
+        return usual
+    profile = read_profile()
+    return Path(profile.data_dir) if profile and profile.data_dir and Path(profile.data_dir).exists() else usual
 
-    Raises Forbidden with the whole command under sudo where it is another user's."""
-    root = (named or _unnamed()).absolute()
+
+def own(named: Path | None) -> DataDir:
+    """As `meant`. Raises Forbidden with the whole command under sudo where it is another user's."""
+    root = meant(named)
     if os.geteuid() != 0 and root.exists() and (owner := root.stat().st_uid) != os.geteuid():
         given = named is not None or root == ROOTS
         raise Forbidden(
@@ -44,14 +53,6 @@ def with_sudo(data_dir: str = "") -> str:
     """This command line under sudo, in full: its PATH has no venv."""
     words = [shutil.which("bellglass") or sys.argv[0], *sys.argv[1:]]
     return shlex.join(["sudo", *words, *(["--data-dir", data_dir] if data_dir else [])])
-
-
-def _unnamed() -> Path:
-    usual = default_data_dir()
-    if os.geteuid() == 0 or usual.exists():
-        return usual
-    profile = read_profile()
-    return Path(profile.data_dir) if profile and profile.data_dir and Path(profile.data_dir).exists() else usual
 
 
 def _name(uid: int) -> str:

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from bellglass.cli._installation import Folder
-from bellglass.datadir import DataDir, default_data_dir
+from bellglass.cli._installation import Folder, meant
+from bellglass.datadir import DataDir
 
 _MARKS = {"ok": "[green]ok[/]     ", "warn": "[yellow]warn[/]   ", "missing": "[red]missing[/]"}
 
@@ -25,7 +25,7 @@ def command(
 
     console = Console(highlight=False)
     checks = []
-    for check in doctor.run(DataDir((data_dir or default_data_dir()).absolute())):
+    for check in doctor.run(DataDir(meant(data_dir))):
         checks.append(check)
         if not as_json:
             console.print(f"{_MARKS[check.outcome]}  {check.name}: {escape(check.found)}", soft_wrap=True)

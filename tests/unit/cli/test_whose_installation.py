@@ -40,6 +40,11 @@ def test_somebody_elses_is_refused_with_the_command(ordinary: Path) -> None:
     assert (refused.value.hint or "").startswith("run: sudo ")
 
 
+def test_what_only_looks_looks_there_too(ordinary: Path, tmp_path: Path) -> None:
+    assert _installation.meant(None) == ordinary
+    assert _installation.meant(tmp_path) == tmp_path
+
+
 def test_a_folder_that_was_named_is_not_named_twice(ordinary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["bellglass", "down", "--data-dir", str(ordinary)])
     with pytest.raises(Forbidden) as refused:
