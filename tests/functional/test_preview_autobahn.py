@@ -29,6 +29,8 @@ SOME_OF_THE_LONG = ["9.1.1", "9.1.2", "9.2.1", "9.2.2", "9.7.1", "9.8.1", "12.1.
 GOOD = {"OK": 0, "INFORMATIONAL": 0, "NON-STRICT": 1}
 """The suite's verdicts by how far they are from the best; all others are failures."""
 SUITE_S = 1800
+FEW = 5
+"""Of which it may be that they were late: a fault of ours is there again."""
 LONG = [pytest.mark.slow, pytest.mark.timeout(SUITE_S + 200)]
 Verdicts = dict[str, tuple[str, str]]
 
@@ -92,7 +94,10 @@ def test_no_verdict_is_worse_through_a_published_port(
     through = box.publish(8000).token_url("/", expires_in="2h").replace("http://", "ws://")
 
     def judged(url: str, name: str) -> Verdicts:
-        return verdicts(suite, url, cases, tmp_path / name)
+        found = verdicts(suite, url, cases, tmp_path / name)
+        # The suite waits 0.5 s for a close and a second for some answers, however busy the machine is.
+        late = [case for case, one in found.items() if not set(one) <= set(GOOD)]
+        return found | verdicts(suite, url, late, tmp_path / f"{name}-again") if 0 < len(late) <= FEW else found
 
     with echo_on_the_host() as port, ThreadPoolExecutor(2) as both:
         asked = both.submit(judged, f"ws://127.0.0.1:{port}", "direct"), both.submit(judged, through, "published")
