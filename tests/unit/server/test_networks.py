@@ -186,6 +186,41 @@ def test_an_older_database_takes_the_newer_network_of_the_node(own_harness: Harn
     assert put(api, box["id"], "open").json()["generation"] == 8
 
 
+@pytest.mark.parametrize("held", [2, 7], ids=["as many changes", "more"])
+def test_a_change_stays_whatever_the_node_had_before_the_database_was_restored(
+    harness: Harness, api: httpx2.Client, held: int
+) -> None:
+    """Before the two were compared, and while the node was away."""
+    box = make(api)
+    there = harness.peer.sandboxes[box["id"]]
+    there |= {"network": "open", "network_generation": held}
+    answer = put(api, box["id"], "deny").json()
+    assert (answer["network"], there["network"]) == ("deny", "deny")
+    assert answer["generation"] == there["network_generation"] == held + 1
+    shown = api.get(f"/v1/sandboxes/{box['id']}").json()
+    assert shown["network"] == "deny"
+
+
+@pytest.mark.parametrize("held", [2, 7], ids=["as many changes", "more"])
+def test_so_does_one_that_the_node_could_not_be_told(own_harness: Harness, held: int) -> None:
+    harness = own_harness
+    api = harness.project()
+    box, other = make(api), make(api)
+    there, there_too = (harness.peer.sandboxes[each["id"]] for each in (box, other))
+    there |= {"network": "open", "network_generation": held}
+    harness.peer.fail["sandbox.set_network"] = NodeUnavailable("proxy is away")
+    error_of(put(api, box["id"], {"allow": ["api.example.com"]}), 503)
+    del harness.peer.fail["sandbox.set_network"]
+    harness.run(harness.peer.stop())
+    there_too |= {"network": "open", "network_generation": 7}
+    harness.run(harness.peer.start())
+    harness.until(lambda: there["network"] != "open", 20)
+    assert (there["network"]["allow"], there["network_generation"]) == ([STORED["allow"][0]], held + 1)
+    shown = lambda one: api.get(f"/v1/sandboxes/{one['id']}").json()["network"]  # noqa: E731
+    harness.until(lambda: shown(other) == "open")  # of which nobody said anything since
+    assert shown(box) == there["network"]
+
+
 def test_a_node_without_networks(own_harness: Harness) -> None:
     secret = own_harness.key()["secret"]
     own_harness.stop()

@@ -37,6 +37,8 @@ from bellglass.server.sandboxes import guard
 log = structlog.get_logger("bellglass.network")
 Ref = dict[str, Any]
 """`sandbox_id` and `generation` of a sandbox."""
+MOST_TELLS = 4
+MOST_UNTOLD = 1024
 
 
 class Networks:
@@ -45,6 +47,9 @@ class Networks:
         self._writer = writer
         self._cluster = cluster
         self.floor = floor
+        self._untold: dict[str, int] = {}
+        """Sandboxes whose newest change is not known to be in force, and its generation. It was asked for here, so it
+        stays, also where the database is an older copy and the node had later ones before."""
 
     async def get(self, project_id: str, sandbox_id: str, request_id: str | None) -> SandboxNetwork:
         """Raises NotFound, NodeUnavailable."""
@@ -68,9 +73,10 @@ class Networks:
         if stored is None:
             guard.running(self._reader, project_id, sandbox_id)
             raise SandboxGone("the sandbox is ending", details={"sandbox_id": sandbox_id})
+        self._untold[sandbox_id] = max(stored.generation, self._untold.get(sandbox_id, 0))
         faultpoints.reach("server.network.row_written")
         try:
-            found = await self._push(target.node_id, target.ref, stored, request_id)
+            found = await self._tell(target.node_id, target.ref, stored, request_id)
         except NodeUnavailable as error:
             raise NodeUnavailable(
                 error.message,
@@ -95,12 +101,18 @@ class Networks:
 
     async def settle(self, rows: Iterable[Any], on_node: dict[str, dict[str, Any]]) -> None:
         """Part of each comparison with the node's list, which was taken before the rows were read."""
+        rows = list(rows)
+        if len(self._untold) > MOST_UNTOLD:  # of sandboxes that ended before the node could be told
+            living = {row.id for row in rows}
+            self._untold = {id: generation for id, generation in self._untold.items() if id in living}
         for row in rows:
             item = on_node.get(row.id)
             if row.state != State.RUNNING or item is None or item.get("state") != State.RUNNING:
                 continue
             held = item.get("network_generation")  # an older node's list has none
-            if held is None or held == row.network_generation or "quarantined_at" in item:
+            if held is None or "quarantined_at" in item:
+                continue
+            if held == row.network_generation and row.id not in self._untold:
                 continue
             ref = {"sandbox_id": row.id, "generation": row.generation}
             try:
@@ -109,19 +121,55 @@ class Networks:
                 log.warning("the network of a sandbox is not settled", sandbox=row.id, reason=error.message)
 
     async def _settle(self, node_id: str | None, ref: Ref, held: int, wanted: int) -> None:
-        if held < wanted:
-            stored = await self._reader.in_thread(store.find, ref["sandbox_id"])
+        sandbox_id = ref["sandbox_id"]
+        if held < wanted or sandbox_id in self._untold:
+            stored = await self._reader.in_thread(store.find, sandbox_id)
             if stored is not None:
-                await self._push(node_id, ref, stored, None)
-        else:
+                await self._tell(node_id, ref, stored, None)
+        else:  # this database is an older copy
             found = await self._cluster.call(node_id, "sandbox.network", ref)
             stored = Stored(read_network(found["network"]), found["generation"])
-            await self._writer.run(partial(store.take_over, sandbox_id=ref["sandbox_id"], stored=stored))
+            await self._writer.run(partial(store.supersede, sandbox_id=sandbox_id, held=wanted, stored=stored))
+
+    async def _tell(self, node_id: str | None, ref: Ref, stored: Stored, request_id: str | None) -> dict[str, Any]:
+        """Returns once it is in force, or what came behind it. Raises NodeUnavailable."""
+        sandbox_id = ref["sandbox_id"]
+        for _ in range(MOST_TELLS):
+            found = await self._push(node_id, ref, stored, request_id)
+            if _is_in_force(stored, found):
+                if self._untold.get(sandbox_id) == stored.generation:
+                    del self._untold[sandbox_id]
+                return found
+            newest = None
+            if self._untold.get(sandbox_id) == stored.generation:
+                # The node has another history of changes, which a restored database does not know: behind all of it.
+                behind = Stored(stored.network, max(found["generation"], stored.generation) + 1)
+                newest = await self._writer.run(
+                    partial(store.supersede, sandbox_id=sandbox_id, held=stored.generation, stored=behind)
+                )
+                if newest is not None:
+                    self._untold[sandbox_id] = newest.generation
+            newest = newest or await self._reader.in_thread(store.find, sandbox_id)
+            if newest is None or _is_in_force(newest, found):
+                return found
+            if newest.generation < found["generation"] and sandbox_id not in self._untold:
+                return found
+            stored = newest
+        raise NodeUnavailable("the node goes on with another network", hint="a repeat tells")
 
     async def _push(self, node_id: str | None, ref: Ref, stored: Stored, request_id: str | None) -> dict[str, Any]:
-        plain = stored.network.to_json() if isinstance(stored.network, Record) else stored.network
-        params = {**ref, "network": plain, "network_generation": stored.generation}
+        params = {**ref, "network": _plain(stored.network), "network_generation": stored.generation}
         return await self._cluster.call(node_id, "sandbox.set_network", params, request_id=request_id)
+
+
+def _is_in_force(stored: Stored, found: dict[str, Any]) -> bool:
+    """`found`: the node's word."""
+    same = _plain(read_network(found["network"])) == _plain(stored.network)
+    return bool(found["generation"] == stored.generation and same)
+
+
+def _plain(network: Network) -> Any:
+    return network.to_json() if isinstance(network, Record) else network
 
 
 def _shown(found: dict[str, Any]) -> SandboxNetwork:

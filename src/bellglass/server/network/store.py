@@ -28,11 +28,9 @@ def replace(connection: Connection, sandbox_id: str, network: Network) -> Stored
     return _write(connection, sandbox_id, network, sandboxes.c.network_generation + 1)
 
 
-def take_over(connection: Connection, sandbox_id: str, stored: Stored) -> None:
-    """The node knows a later one than this database, which is an older copy."""
-    _write(
-        connection, sandbox_id, stored.network, stored.generation, sandboxes.c.network_generation < stored.generation
-    )
+def supersede(connection: Connection, sandbox_id: str, held: int, stored: Stored) -> Stored | None:
+    """`stored` at `held`, the generation of what is stored now. None if that has changed since, or it does not run."""
+    return _write(connection, sandbox_id, stored.network, stored.generation, sandboxes.c.network_generation == held)
 
 
 def _write(
