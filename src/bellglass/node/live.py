@@ -10,7 +10,8 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,7 @@ class LiveSandbox:
         """File operations under way."""
         self.listed_bytes = 0
         """What lists that are under way hold."""
+        self._list_turn = asyncio.Lock()
         self.watches = Watches()
         self._on_end = on_end
         self._tasks = Tasks(log)
@@ -140,6 +142,13 @@ class LiveSandbox:
     def active(self) -> None:
         """Something happens in this sandbox: the idle clock begins anew."""
         self._last_activity = time.monotonic()
+
+    @asynccontextmanager
+    async def list_turn(self) -> AsyncIterator[None]:
+        """Around a piece of the work for a list: one of the sandbox's for each turn of the loop, however many list."""
+        async with self._list_turn:
+            yield
+            await asyncio.sleep(0)
 
     def run_started(self, run: Run) -> None:
         self.active()

@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import io
+import json
 import os
 import resource
 import stat
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from harness import Box, bench
 
 from bellglass import errors
-from bellglass.node.files import lists
+from bellglass.node.files import info, lists
+from bellglass.node.operations import files
 
 
 async def write(box: Box, path: str, data: bytes, **more) -> dict:
@@ -181,8 +185,6 @@ def test_list_stat_move_remove(run) -> None:
 
 
 def test_a_list_longer_than_a_frame(run) -> None:
-    import json
-
     async def scenario() -> None:
         async with bench() as node:
             box = await box_with_workdir(node)
@@ -190,6 +192,37 @@ def test_a_list_longer_than_a_frame(run) -> None:
                 (Path(box.workdir) / f"file-{number:05d}").touch()
             raw = await box.body("file.list", path=".", limit=10_000)
             assert len(json.loads(raw)["entries"]) == 3000
+
+    run(scenario())
+
+
+def test_lists_of_a_sandbox_leave_turns_to_others(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of thousands kept the loop for as long as its records take, and so did each of many lists at once."""
+    done = {"read": 0, "rendered": 0}
+
+    def counted(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any, **more: Any) -> Any:
+            done[name] += 1
+            return work(*given, **more)
+
+        return call
+
+    async def scenario() -> None:
+        async with bench() as node:
+            box = await box_with_workdir(node)
+            for number in range(2000):
+                (Path(box.workdir) / f"{number:04d}").touch()
+            monkeypatch.setattr(lists, "decode_stat", counted("read", lists.decode_stat))
+            monkeypatch.setattr(info, "render", counted("rendered", info.render))
+            at_once = asyncio.gather(*(box.body("file.list", path=".", limit=2000) for _ in range(4)))
+            most = dict.fromkeys(done, 0)
+            while not at_once.done():
+                before = dict(done)
+                await asyncio.sleep(0)
+                most = {name: max(most[name], done[name] - before[name]) for name in done}
+            assert {len(json.loads(raw)["entries"]) for raw in await at_once} == {2000}
+            assert done == {"read": 8000, "rendered": 8000}
+            assert most["read"] <= lists.TURN_BYTES // 30 and most["rendered"] <= files.RENDERED_AT_ONCE, most
 
     run(scenario())
 

@@ -33,6 +33,7 @@ from bellglass.node.image import template as templates
 SOCKET_NAME = "agent.sock"
 PROBE_ID = "sb" + "probe".ljust(20, "a")
 _BACKLOG = 8
+_STRANGER_PAUSE_S = 0.05
 _KILL_S = 10.0
 _HASTEN_AFTER_S = 0.1
 _PROBE_S = 10.0
@@ -66,6 +67,8 @@ class RuncHandle:
             if uid == first_uid(self._state.range):
                 return link
             link.close()
+            # Programs inside may dial as fast as they like, and taking each costs the loop that is everybody's.
+            await asyncio.sleep(_STRANGER_PAUSE_S)
 
     async def listeners(self, names: Collection[str] = LISTENERS) -> dict[str, socket.socket]:
         return await self._driver.listeners(self.sandbox_id, names)

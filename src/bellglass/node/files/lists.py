@@ -10,6 +10,8 @@ from bellglass.wire.guest import Stat, decode_stat
 MAX_RECORD_BYTES = 16384
 MAX_LIST_BYTES = 4 * 1024 * 1024
 """Of the records of one list; what goes beyond is left out, as what is over its limit."""
+TURN_BYTES = 8 * 1024
+"""Records that are read in one turn of the loop."""
 ENTRY_BYTES = 1024
 """What an entry costs beside its record, as long as it is held."""
 MAX_HELD_BYTES = 64 * 1024 * 1024

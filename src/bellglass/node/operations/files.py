@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import os
@@ -20,7 +19,8 @@ from bellglass.wire.frames import FrameError
 from bellglass.wire.guest import FileFlag, FileOp, FileResult, Stat
 
 MAX_LISTED = 10_000
-RENDERED_AT_ONCE = 256
+RENDERED_AT_ONCE = 64
+"""In a turn of the loop, which is others' too."""
 MAX_HEAD_BYTES = 128 * 1024
 MAX_SIZELESS_BYTES = 16 * 1024 * 1024
 DEFAULT_ARCHIVE_ENTRIES = 1_000_000
@@ -202,7 +202,10 @@ async def list_folder(node: Node, params: Params, stream: LinkStream) -> None:
         async with request.open(FileOp.LIST, path, flags=flags, max_entries=limit, depth=depth) as operation:
             try:
                 async for chunk in operation.chunks():
-                    found.add(list(reader.feed(chunk)), len(chunk))
+                    for start in range(0, len(chunk), lists.TURN_BYTES):
+                        piece = chunk[start : start + lists.TURN_BYTES]
+                        async with request.live.list_turn():
+                            found.add(list(reader.feed(piece)), len(piece))
                 reader.finish()
             except FrameError as error:
                 raise AgentLost(f"the sandbox's agent sent a list that is none: {error}") from error
@@ -210,17 +213,21 @@ async def list_folder(node: Node, params: Params, stream: LinkStream) -> None:
         folder = request.absolute(path, result)
         # Each folder before what is in it, names by their bytes.
         found.stats.sort(key=lambda stat: os.fsencode(stat.name).split(b"/"))
-        entries = []
-        for index, stat in enumerate(found.stats):
-            if index % RENDERED_AT_ONCE == RENDERED_AT_ONCE - 1:
-                await asyncio.sleep(0)  # the loop is others' too
-            entries.append(info.render(stat, info.absolute(folder, stat.name)))
-        answer = {"entries": entries, "truncated": result.truncated or found.cut}
-        if len(raw := json.dumps(answer, separators=(",", ":")).encode()) <= MAX_HEAD_BYTES:
-            await stream.send_head({"result": answer}, end=True)
+        entries: list[dict[str, Any]] = []
+        parts: list[str] = []
+        for start in range(0, len(found.stats), RENDERED_AT_ONCE):
+            async with request.live.list_turn():
+                stats = found.stats[start : start + RENDERED_AT_ONCE]
+                rendered = [info.render(stat, info.absolute(folder, stat.name)) for stat in stats]
+                parts.append(json.dumps(rendered, separators=(",", ":"))[1:-1])
+                entries += rendered
+        truncated = result.truncated or found.cut
+        if sum(map(len, parts)) <= MAX_HEAD_BYTES:
+            await stream.send_head({"result": {"entries": entries, "truncated": truncated}}, end=True)
         else:
             await stream.send_head({"result": {}})
-            await stream.send(raw)
+            told = f'{{"entries":[{",".join(parts)}],"truncated":{json.dumps(truncated)}}}'
+            await stream.send(told.encode("ascii"))
     finally:
         found.let_go()
 
