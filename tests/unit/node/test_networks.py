@@ -227,6 +227,33 @@ def test_what_a_later_server_wants_in_its_own_ways_is_deny_until_this_node_knows
     run(scenario())
 
 
+def test_a_change_that_waits_for_the_tools_opens_nothing_that_was_closed_meanwhile(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with bench() as node:
+            sandboxes = node.node.sandboxes
+            sandboxes.egress = egress = Egress()
+            box, other = await node.create(), await node.create()
+            asked, go_on = asyncio.Event(), asyncio.Event()
+
+            async def slow(name: str) -> Preset:
+                asked.set()
+                await go_on.wait()
+                return Preset()
+
+            monkeypatch.setattr(sandboxes.presets, "_known", slow)
+            waiting = [asyncio.ensure_future(change(one, {**RULES, "presets": ["pip"]}, 2)) for one in (box, other)]
+            await asked.wait()
+            with pytest.raises(errors.NotSupported):
+                await change(box, LATER["field"], 3)
+            go_on.set()
+            await asyncio.gather(*waiting)
+            assert egress.policies == {box.id: (2, DENY), other.id: (2, DOCUMENT)}
+
+    run(scenario())
+
+
 def test_what_a_later_release_journalled_in_its_own_ways_is_deny(run: Any) -> None:
     async def scenario() -> None:
         async with bench() as node:

@@ -117,6 +117,9 @@ async def push(node: Sandboxes, sandbox_id: str, spec: SandboxSpec) -> None:
     if node.egress is None:
         return
     policy = await node.presets.document(spec.network)
+    live = node.live_table.get(sandbox_id)
+    if live is not None and live.spec.network_generation == spec.network_generation:
+        policy = await node.presets.document(live.spec.network)  # it may have been closed while the tools were asked
     try:
         async with asyncio.timeout(APPLY_S):
             await node.egress.set_policy(sandbox_id, policy, spec.network_generation)
