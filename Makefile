@@ -15,7 +15,7 @@ help: ## this list
 setup: ## system packages that are missing, and the venv
 	@scripts/setup.sh dev
 
-setup-test: ## the same, and the browser, the nginx and the WebSocket suite of the tests
+setup-test: ## the same, and the browser, nginx, Caddy and the WebSocket suite of the tests
 	@scripts/setup.sh test
 
 # Before minutes of set-up that would end at the first mount.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # setup.sh run|dev|test : fills the venv and what the system lacks. `run` is what the product and the demo need, `dev`
-# adds the tools, `test` the browser (100 MB to fetch), the nginx and the WebSocket suite of the tests. Done already
+# adds the tools, `test` the browser (100 MB to fetch), nginx, Caddy and the WebSocket suite of the tests. Done already
 # means a second or less.
 source "$(dirname "$0")/lib.sh"
 
@@ -52,15 +52,27 @@ install_packages() {
     logged apt-install apt-get install -y --no-install-recommends "${missing[@]}"
 }
 
-# Unpacked, not installed: its package would serve port 80 from now on.
-fetch_nginx() {
-    local folder=$BELLGLASS_CACHE/tools/nginx work
-    if [[ ! -x $folder/usr/sbin/nginx ]]; then
-        step nginx "into $folder"
-        mkdir -p "$folder"
-        work=$(mktemp -d)
-        (cd "$work" && logged nginx apt-get download nginx && dpkg --extract nginx_*.deb "$folder")
-        rm -rf "$work"
+# fetch PACKAGE PROGRAM : Debian's package below tools/PACKAGE. Unpacked, not installed: a web server's package would serve
+# port 80 from now on.
+fetch() {
+    local package=$1 folder=$BELLGLASS_CACHE/tools/$1 work status=0
+    [[ ! -x $folder/$2 ]] || return 0
+    step "$package" "into $folder"
+    mkdir -p "$folder"
+    work=$(mktemp -d)
+    (cd "$work" && logged "$package" apt-get download "$package" && dpkg --extract "$package"_*.deb "$folder") || status=$?
+    rm -rf "$work"
+    return "$status"
+}
+
+fetch_servers() {
+    local absent=$BELLGLASS_CACHE/tools/caddy/absent
+    fetch nginx usr/sbin/nginx
+    if fetch caddy usr/bin/caddy; then
+        rm -f "$absent"
+    else
+        # Not every release of Debian or Ubuntu has it. Its test skips with these words.
+        tail -n 1 "$LOGS/caddy.log" | tee "$absent"
     fi
 }
 
@@ -90,7 +102,7 @@ fill_venv() {
 # apt first: it is what brings python3-venv.
 one_at_a_time
 install_packages
-[[ $wants_peers == 0 ]] || fetch_nginx
+[[ $wants_peers == 0 ]] || fetch_servers
 fill_venv
 # The daemons' users can't write into the checkout: without this each start of a daemon compiles its modules.
 "$VENV/bin/python" -m compileall -q "$CHECKOUT/src"

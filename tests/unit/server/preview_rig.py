@@ -129,11 +129,13 @@ class Answer:
 
 
 class Visitor:
-    """One connection, spoken by hand."""
+    """One connection, spoken by hand; `connection` is taken where it is there already."""
 
-    def __init__(self, port: int, host: str, address: str = "127.0.0.1") -> None:
+    def __init__(
+        self, port: int, host: str, address: str = "127.0.0.1", connection: socket.socket | None = None
+    ) -> None:
         self.host = host
-        self.connection = socket.create_connection((address, port), timeout=WAIT_S)
+        self.connection = connection or socket.create_connection((address, port), timeout=WAIT_S)
         self.file = self.connection.makefile("rb")
 
     def __enter__(self) -> Visitor:
