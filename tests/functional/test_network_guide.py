@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bellglass.testing.internet import EVIL, GOOD, Internet
+from bellglass.testing.internet import DATABASE, EVIL, GOOD, SSH, Internet
 from bellglass.testing.stack import Stack
 from bellglass.testing.world import ADDRESSES
 from tests.functional.guides import WITHIN_S, blocks, environment
@@ -37,6 +37,7 @@ bellglass() {
 def internet() -> Iterator[Internet]:
     with Internet() as made:
         made.dns.zone |= {"api.example.com": [GOOD], "db.example.com": [GOOD], "other.example.net": [EVIL]}
+        made.dns.zone["git.example.com"] = [GOOD]
         made.dns.zone["index.test"] = [INDEX]
         made.serve(INDEX, 80, index)
         yield made
@@ -78,7 +79,11 @@ def test_the_shell_commands(guide_stack: Stack, internet: Internet, tmp_path: Pa
     for address in (GOOD, EVIL):
         assert f'"at": "{address}"' in done.stdout
     assert "Successfully installed requests-1.0" in done.stdout
-    for reason in ("name_not_allowed", "sni_mismatch", "address_not_allowed"):
+    # The database's answer, then what SSH says; what is refused gets neither.
+    assert done.stdout.count("NSSH-2.0-Test\n") == 1 == done.stdout.count("SSH-2.0-")
+    assert {port for address, port, _ in internet.dialled if port in (SSH, DATABASE)} == {SSH, DATABASE}
+    assert (EVIL, SSH) not in [(address, port) for address, port, _ in internet.dialled]
+    for reason in ("name_not_allowed", "sni_mismatch", "address_not_allowed", "port_not_allowed"):
         assert reason in done.stdout, "the events are shown"
 
 
