@@ -279,7 +279,8 @@ class Endpoint:
             if (known := self.streams.get(event.stream_id)) is not None:
                 known.was_reset = True
                 known.fail(Reset(int(event.error_code)))
-                self._on_reset()
+                if not known.ended_out:  # else it was answered, and only the rest of its body is given up
+                    self._on_reset()
         elif isinstance(event, events.WindowUpdated) and event.stream_id:
             if (known := self.streams.get(event.stream_id)) is not None:
                 known.writable.set()

@@ -20,6 +20,7 @@ from bellglass import http1
 from bellglass.errors import BellglassError, PortUnreachable, RequestError
 from bellglass.http1 import BadHead, Headers, Request
 from bellglass.link import LinkStream
+from bellglass.server.http.rests import KEPT_REST_BYTES
 from bellglass.server.ports.store import Publication
 from bellglass.server.previews import access, head, pages
 from bellglass.server.previews.house import House, Stay, outward
@@ -150,7 +151,7 @@ class Http2Visit:
         try:
             request = _request_of(stream)
             await self._serve(stream, request, begun)
-            code = ErrorCodes.NO_ERROR  # what may still come of its body is not wanted
+            code = ErrorCodes.NO_ERROR
         except Reset:
             pass  # the visitor gave it up, or has been told that the program did
         except ConnectionResetError:
@@ -164,7 +165,22 @@ class Http2Visit:
                 with suppress(Reset, ConnectionResetError, BadHead):
                     await self._answer(stream, self._house.refusal(told, request))
         finally:
-            self._endpoint.close(stream, code)
+            try:
+                if code == ErrorCodes.NO_ERROR:
+                    await self._drop_rest(stream)
+            finally:
+                self._endpoint.close(stream, code)
+
+    async def _drop_rest(self, stream: Stream) -> None:
+        """Of a body that nobody wants any more. Clients may not lose an answer by a reset that follows it, and do
+        while they still send (curl 7.88)."""
+        dropped = 0
+        with suppress(TimeoutError, Reset, ConnectionResetError):
+            async with asyncio.timeout(LAST_WORDS_S):
+                while dropped < KEPT_REST_BYTES and (stream.items or not stream.ended_in):
+                    item = await stream.next()
+                    dropped += item.flow_bytes
+                    self._endpoint.taken(stream, item.flow_bytes)
 
     async def _serve(self, stream: Stream, request: Request, begun: list[bool]) -> None:
         publication = self._house.published(request.get(b"host") or b"")
