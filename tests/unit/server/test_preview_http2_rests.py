@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Iterator
 
+import h2.config
+import h2.connection
 import h2.errors
 import h2.events
+import h2.settings
 import httpx2
 import pytest
 from preview_http2_rig import Raw, speak
@@ -15,11 +19,15 @@ from server_harness import Harness
 
 from bellglass.server.http.rests import KEPT_REST_BYTES
 from bellglass.server.previews import http2_visit
+from bellglass.server.previews.http2 import CONNECTION_WINDOW_BYTES
+
+PIECE_BYTES = 16 * 1024
 
 
 @pytest.fixture
 def raw(harness: Harness) -> Iterator[Raw]:
     with socket.create_connection(("127.0.0.1", harness.previews_port), timeout=WAIT_S) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         yield Raw(connection)
 
 
@@ -69,3 +77,43 @@ def test_giving_up_what_was_answered_is_no_flood(harness: Harness, api: httpx2.C
         raw.http.reset_stream(answered(raw, site, 401))
         raw.events.clear()
     assert raw.status(raw.ask(site.host, "/"))[0] == 401
+
+
+def test_what_a_program_never_took_does_not_narrow_the_connection(
+    harness: Harness, api: httpx2.Client, raw: Raw
+) -> None:
+    """It answers before it gives room for the body, as who refuses an upload does."""
+    sent = threading.Semaphore(0)
+
+    def refuse(connection: socket.socket, head: bytes) -> None:
+        http = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False))
+        http.local_settings = h2.settings.Settings(
+            client=False, initial_values={h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 0}
+        )
+        http.initiate_connection()
+        data = head
+        while data:
+            for event in http.receive_data(data):
+                if isinstance(event, h2.events.RequestReceived):
+                    connection.sendall(http.data_to_send())
+                    assert sent.acquire(timeout=WAIT_S)
+                    http.send_headers(event.stream_id, [(":status", "413")], end_stream=True)
+            connection.sendall(http.data_to_send())
+            data = connection.recv(65536)
+
+    with program(refuse) as made:
+        site = public(harness, api, made.port)
+        sent.release()
+        assert raw.status(raw.ask(site.host, "/"))[0] == 413, "from now on it is known that there is no room"
+        for _ in range(2 * CONNECTION_WINDOW_BYTES // PIECE_BYTES):
+            assert raw.http.outbound_flow_control_window >= PIECE_BYTES, "there is no room on the connection any more"
+            stream = raw.ask(site.host, "/", end=False)
+            raw.http.send_data(stream, bytes(PIECE_BYTES))
+            raw.http.ping(b"12345678")
+            raw.flush()
+            raw.until(lambda event: isinstance(event, h2.events.PingAckReceived))
+            sent.release()
+            assert raw.status(stream)[0] == 413
+            raw.http.send_data(stream, b"", end_stream=True)
+            raw.flush()
+            raw.events.clear()

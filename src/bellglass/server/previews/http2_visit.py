@@ -284,8 +284,10 @@ class Http2Visit:
                 if item.headers is not None:
                     program.headers(other, http1.without(item.headers, head.NOT_IN_TRAILERS), end=True)
                     return
-                await program.data(other, item.data)
-                self._endpoint.taken(stream, item.flow_bytes)
+                try:
+                    await program.data(other, item.data)
+                finally:  # also where the program has answered and takes no more: the window is the connection's too
+                    self._endpoint.taken(stream, item.flow_bytes)
                 if item.end:
                     program.end(other)
                     return
