@@ -201,19 +201,27 @@ def test_who_is_cut_off_ends_no_lookup_of_others(rig: Rig, server: Server, liste
         go_on.wait(20)
         return [plain(query, WORLD + "10")]
 
+    def asked_together() -> int:
+        """How many queries the two have needed, of whom the first is cut off."""
+        go_on.clear()
+        before = server.asked
+        rig.policy("sb2", {"host": "*.a.test", "ports": [22]})
+        with rig.sandboxes["sb2"].dial("both.a.test", 22) as first:
+            until(lambda: server.asked > before)
+            with rig.sandboxes["sb1"].dial("both.a.test", 22):
+                until(lambda: rig.counters("sb1")["open"] == 1)
+                rig.policy("sb2", {"host": "*.b.test", "ports": [22]})
+                with pytest.raises(ConnectionResetError):
+                    first.recv(1)
+                go_on.set()
+                listeners[WORLD + "10"].accept()[0].close()
+        return server.asked - before
+
     server.answer = answers
     rig.attach("sb2", {"host": "*.a.test", "ports": [22]})
-    began = time.monotonic()
-    with rig.sandboxes["sb2"].dial("both.a.test", 22) as first:
-        until(lambda: server.asked >= 1)
-        with rig.sandboxes["sb1"].dial("both.a.test", 22):
-            until(lambda: rig.counters("sb1")["open"] == 1)
-            rig.policy("sb2", {"host": "*.b.test", "ports": [22]})
-            with pytest.raises(ConnectionResetError):
-                first.recv(1)
-            go_on.set()
-            listeners[WORLD + "10"].accept()[0].close()
-            assert server.asked == 1 or time.monotonic() - began >= lookup.TRY_S
+    # Two now and then: the second is counted as open a moment before it waits for the answer, and a query is repeated
+    # after `TRY_S`. Without sharing it would be two each time.
+    assert 1 in (asked_together() for _ in range(10))
 
 
 def test_an_answer_is_kept_for_its_time_and_no_longer(
